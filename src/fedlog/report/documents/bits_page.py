@@ -34,7 +34,7 @@ GOAL_LOSS = 0.3  # and at most this loss of accuracy, in points
 
 
 def write_bits_page(results: Path, page: Path) -> list[Path]:
-    """Replace the tables in `docs/bits.md` and return the page's path in a list; do nothing if there is no page."""
+    """Replace the tables in the page (`docs/bits.md`), and return [page]; return [] if the page does not exist."""
     if not page.exists():
         return []
     for name, table in make_bits_tables(results).items():

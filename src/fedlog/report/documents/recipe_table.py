@@ -87,5 +87,5 @@ def make_recipe_table(choices: Mapping[str, RecipeChoice]) -> TextTable:
 
 
 def write_recipe_table(results: Path, page: Path) -> list[Path]:
-    """Replace the table of tuned settings in the page; return the page's path in a list, or [] if there is no page."""
+    """Replace the table of tuned settings in the page, and return [page]; return [] if the page does not exist."""
     return replace_marked_text(page, START, END, make_recipe_table(choose_grid_rows(results)).to_markdown())

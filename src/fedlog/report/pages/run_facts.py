@@ -81,7 +81,7 @@ class RunFacts:
 
     @property
     def measure(self) -> str:
-        """The measure that the page names: accuracy or, for predicted numbers, the share inside their intervals."""
+        """The name of the measure on the page, such as `test accuracy`; for numbers, `share inside 90 % intervals`."""
         predicts_number = bool(self.rounds) and bool(self.rounds[-1].rmse_per_client)
         return "share inside 90 % intervals" if predicts_number else f"{self.spec.judge.parts[0].value} accuracy"
 

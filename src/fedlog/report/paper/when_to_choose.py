@@ -188,7 +188,7 @@ def make_short_conditions_table(finished: FinishedRuns) -> TextTable:
 
 
 def write_when_to_choose_table(results: Path, page: Path) -> list[Path]:
-    """Replace the table of `when-to-choose` in the page; return the path in a list, or [] if there is no page."""
+    """Replace the table of `when-to-choose` in the page, and return [page]; return [] if the page does not exist."""
     return replace_marked_text(
         page, MARK, END_MARK, make_short_conditions_table(collect_runs(WHEN_TO_CHOOSE, results)).to_markdown()
     )

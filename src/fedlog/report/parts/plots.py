@@ -213,7 +213,7 @@ def _place_name(plot: Plot, line: HorizontalLine, earlier_names: Sequence[tuple[
 
 
 def _sample_line(plot: Plot, series: Series) -> list[tuple[float, float]]:
-    """Return positions along the intervals of a series, and at its points or, if these are joined, along its line."""
+    """Return positions all over a drawn series: on its points, its intervals and, if points are joined, its line."""
     steps = [at / 8 for at in range(8)]
     places = [plot.find_position(point.x, point.y) for point in series.points]
     places += [

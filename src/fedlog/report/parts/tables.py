@@ -128,9 +128,9 @@ def format_p_value(p: float) -> str:
 
 
 def replace_marked_text(page: Path, start: str, end: str, content: str) -> list[Path]:
-    """Replace the text between the marks `start` and `end` of a page, and return the page's path in a list.
+    """Replace the text between the marks `start` and `end` of a page, and return [page].
 
-    Return an empty list if there is no such page; InputError if one of the marks is missing.
+    Return [] if the page does not exist; InputError if one of the marks is missing.
     """
     if not page.exists():
         return []
