@@ -1,4 +1,4 @@
-"""How a run sends its messages: the codec in each direction, and what is left out because the receiver has it."""
+"""How a run sends its messages: the codec for each direction, and which shorter forms of messages may be used."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedlog.wire.message import Kind, Message
 
 @dataclass(frozen=True)
 class Transport:
-    """How a run sends its messages: the codec in each direction, and which rows and messages are left out."""
+    """How a run sends its messages: the codec for each direction, and which shorter forms of messages may be used."""
 
     codec: str = "f32"
     codec_down: str | None = None

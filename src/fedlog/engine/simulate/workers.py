@@ -46,7 +46,7 @@ class Workers(ABC):
         """Stop the processes, if there are any."""
 
     def read_and_reset_times(self) -> list[dict[str, float]]:
-        """For each worker process, its seconds since the last call, by part of the work; empty without processes."""
+        """The seconds of each worker process since the last call, by part of the work; [] without worker processes."""
         return []
 
     def count_clients_trained_together(self) -> int:
@@ -161,7 +161,7 @@ class WorkerProcesses(Workers):
         self._pipes = []
 
     def read_and_reset_times(self) -> list[dict[str, float]]:
-        """For each worker process, its seconds since the last call, by part of the work."""
+        """The seconds of each worker process since the last call, by part of the work."""
         return self._call_all("read_and_reset_times", [()] * len(self._groups))
 
     def _call_all(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
