@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from fedlog.algorithms.registry import METHODS, find_method_rounds, make_method
 from fedlog.core.keys import Key
@@ -422,6 +423,55 @@ class FunctionalDropout(nn.Linear):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return nn.functional.dropout(super().forward(inputs), 0.5, self.training)
+
+
+class Checkpointed(nn.Module):
+    """A body that computes a part again in the backward pass."""
+
+    def __init__(self, part: nn.Module, use_reentrant: bool) -> None:
+        super().__init__()
+        self.first, self.part, self.use_reentrant = nn.Linear(4, 6), part, use_reentrant
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found: Tensor = checkpoint(self.part, self.first(inputs), use_reentrant=self.use_reentrant)
+        return found
+
+
+class CheckpointedFirst(nn.Linear):
+    """A body whose only layer is computed again: its inputs have no gradient."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found: Tensor = checkpoint(super().forward, inputs, use_reentrant=True)
+        return found
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad=True")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Checkpointed(nn.Linear(6, 3), use_reentrant=False),
+        lambda: Checkpointed(nn.Linear(6, 3), use_reentrant=True),
+        lambda: Checkpointed(nn.GELU(), use_reentrant=True),
+        # The gradients of the first layer go through the frozen one.
+        lambda: Checkpointed(nn.Linear(6, 3).requires_grad_(False), use_reentrant=False),
+        lambda: CheckpointedFirst(4, 3),
+    ],
+)
+def test_a_body_that_computes_layers_again_with_other_parameters_is_refused(make: Callable[[], nn.Module]) -> None:
+    with pytest.raises(InputError, match=r"wrong gradients .* torch.utils.checkpoint"):
+        build_body("mine", make, (4,))
+
+
+def test_a_part_without_parameters_may_be_computed_again() -> None:
+    found = build_body("mine", lambda: Checkpointed(nn.GELU(), use_reentrant=False), (4,))
+    params = {name: value.requires_grad_() for name, value in found.make_initial_params(Key(1)).items()}
+    records = torch.randn(5, 4)
+    expected = nn.functional.gelu(records @ params["first.weight"].T + params["first.bias"])
+    features = found.compute_features(params, records, {})
+    of_expected, of_features = (
+        torch.autograd.grad(values.square().sum(), list(params.values())) for values in (expected, features)
+    )
+    torch.testing.assert_close(of_features, of_expected)
 
 
 def _make_script_module() -> nn.Module:

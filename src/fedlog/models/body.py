@@ -22,7 +22,7 @@ from fedlog.core.heads.regression import NumberHead
 from fedlog.core.keys import Key
 from fedlog.errors import InputError, add_default_hint
 from fedlog.models.masked_dropout import DropoutLayer, MaskedLayer, collect_parameters, replace_dropout
-from fedlog.models.module_checks import build_module, measure_width, refuse_random_modules
+from fedlog.models.module_checks import build_module, measure_width, refuse_random_modules, refuse_recomputing_modules
 
 Params = dict[str, Tensor]
 
@@ -188,6 +188,7 @@ def build_body(
         )
         training = copy.deepcopy(module).train()
         refuse_random_modules(name, copy.deepcopy(training), input_shape)
+        refuse_recomputing_modules(name, training, input_shape)
     taken = [value for value in collect_parameters(module) if value in RESERVED]
     if taken:
         raise InputError(

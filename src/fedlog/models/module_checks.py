@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable
 from typing import Any
@@ -138,6 +139,64 @@ def _note_random_draws(drawing: list[str], layer: nn.Module, description: str) -
             drawing.append(description)
 
     layer.register_forward_hook(note)
+
+
+def refuse_recomputing_modules(name: str, training: nn.Module, input_shape: tuple[int, ...]) -> None:
+    """Raise an InputError if the module has other gradients when it is called with parameters from outside.
+
+    `torch.utils.checkpoint` computes layers again in the backward pass. By then the module has its own parameters back.
+    """
+    alone = copy.deepcopy(training)
+    names = [each for each, value in alone.named_parameters() if value.requires_grad]
+    if not names:
+        return
+    with torch.no_grad():
+        for value in alone.parameters():
+            value.mul_(0.9)  # so that they differ from the parameters that the module itself holds
+    expected = _find_gradients(alone, dict(alone.named_parameters()), names, input_shape)
+    if isinstance(expected, Exception) and "checkpoint" not in str(expected):
+        return  # the module cannot be trained, whoever holds its parameters; some methods only need its features
+    outside = {each: value.detach().clone() for each, value in alone.named_parameters()}
+    for each in names:
+        outside[each].requires_grad_(True)
+    module = copy.deepcopy(training).requires_grad_(False)
+
+    def call_with_outside(inputs: Tensor) -> Tensor:
+        called: Tensor = torch.func.functional_call(module, outside, (inputs,))
+        return called
+
+    found = _find_gradients(call_with_outside, outside, names, input_shape)
+    if (
+        isinstance(expected, Exception)
+        or isinstance(found, Exception)
+        or not all(
+            torch.allclose(one, other, rtol=1e-3, atol=1e-4, equal_nan=True)
+            for one, other in zip(expected, found, strict=True)
+        )
+    ):
+        raise InputError(
+            f"body {name} has wrong gradients when it is called with other parameters, as with torch.utils.checkpoint",
+            hint="call the layers without torch.utils.checkpoint, which computes them again with old parameters",
+        )
+
+
+def _find_gradients(
+    module: Callable[[Tensor], Tensor], params: dict[str, Tensor], names: list[str], input_shape: tuple[int, ...]
+) -> list[Tensor] | Exception:
+    """The gradients of the parameters `names` and of two records, zeros for unused ones; or the error of the pass.
+
+    Without a gradient of the records, the old form of `torch.utils.checkpoint` would compute none at all.
+    """
+    records = torch.sin(torch.arange(2 * math.prod(input_shape), dtype=torch.float32)).reshape(2, *input_shape)
+    moving = [*(params[name] for name in names), records]
+    try:
+        with torch.enable_grad():
+            output = module(records.requires_grad_(True))
+            weights = torch.cos(torch.arange(output.numel(), dtype=torch.float32)).reshape(output.shape)
+            found = torch.autograd.grad((output * weights).sum(), moving, allow_unused=True)
+    except Exception as error:  # a user's module may raise anything
+        return error
+    return [torch.zeros_like(value) if each is None else each for value, each in zip(moving, found, strict=True)]
 
 
 def describe_layer(name: str, layer: nn.Module) -> str:
