@@ -20,6 +20,7 @@ from fedlog.data.transforms import Transform
 from fedlog.engine.clients import list_clients, make_model_plan
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine
+from fedlog.engine.training.dp_sgd import check_body
 from fedlog.engine.training.tasks import Backend, FeatureRequest, Pool, Settings, Task
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body, build_body, draw_initial_head
@@ -176,6 +177,42 @@ def test_gradients_of_a_layer_that_is_called_twice_are_added_up(
     for one, other in zip(expected, trained, strict=True):
         for key in one:
             torch.testing.assert_close(other[key], one[key], rtol=1e-9, atol=1e-11)
+
+
+class _Tied(nn.Module):
+    """Two layers with one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.other.weight = self.one.weight
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        found: Tensor = self.other(torch.tanh(self.one(inputs)))
+        return found
+
+
+def test_a_shared_parameter_is_stacked_by_vmap_and_refused_by_blocks_and_dp_sgd(
+    make_federation: MakeFederation,
+) -> None:
+    found = build_body("mine", _Tied, (4,))
+    federation = make_federation([5, 3])
+    options = {"epochs": 2, "learning_rate": 0.002}
+    algorithm = make_method("fedprox", make_model_plan(federation, [found] * 2), options)
+    tasks = _tasks(algorithm, federation, found)
+    settings = Settings(batch_size=3, dtype=torch.float64)
+    expected, trained = (
+        [fit.params for fit in _backend(Engine(settings, choice), federation, tasks).train(tasks)]
+        for choice in (BackendChoice.LOOP, BackendChoice.VMAP)
+    )
+    for one, other in zip(expected, trained, strict=True):
+        assert "other.weight" not in one
+        for key in one:
+            torch.testing.assert_close(other[key], one[key], rtol=1e-9, atol=1e-11)
+    with pytest.raises(InputError, match=r"one.weight and other.weight are one shared parameter"):
+        _backend(Engine(settings, BackendChoice.BLOCK), federation, tasks)
+    with pytest.raises(InputError, match=r"one.weight and other.weight are one shared parameter"):
+        check_body(found)
 
 
 def _backend(engine: Engine, federation: Federation, tasks: list[Task]) -> Backend:
