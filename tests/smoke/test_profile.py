@@ -26,6 +26,16 @@ def test_a_profiled_run_says_where_its_time_went(jobs: str, tmp_path: Path, caps
     assert "Where the time of a round went" in (tmp_path / "run" / "report.html").read_text()
 
 
+def test_the_profile_is_in_the_json_output(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = ["--data", "digits", "--clients", "5", "--body", "mlp:8", "--rounds", "2", "--jobs", "1", "--quiet"]
+    assert main(["run", *settings, "--profile", "--json", "--out", str(tmp_path / "run")]) == 0
+    found = json.loads(capsys.readouterr().out)["seconds_by_part"]
+    lines = (tmp_path / "run" / "records.jsonl").read_text().splitlines()
+    forward = [json.loads(line)["seconds_by_part"]["forward"] for line in lines]
+    assert set(found) == {*PARTS, OTHER}
+    assert found["forward"] == pytest.approx(sum(forward) / 2)
+
+
 def test_a_run_that_is_not_profiled_records_no_times(tmp_path: Path) -> None:
     settings = ["--data", "digits", "--clients", "5", "--body", "mlp:4", "--rounds", "1", "--jobs", "1", "--quiet"]
     assert main(["run", *settings, "--out", str(tmp_path / "run")]) == 0
