@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from math import inf
 from pathlib import Path
@@ -17,7 +18,7 @@ from fedlog.engine.clients import make_model_plan
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine, read_decisions
 from fedlog.engine.training.tasks import Settings
-from fedlog.errors import InputError
+from fedlog.errors import InputError, get_first_line_of_error
 from fedlog.experiments.run.privacy import make_run_protection, make_secure_sums
 from fedlog.models.body import Body, load_weights
 from fedlog.models.catalog import make_body
@@ -115,15 +116,29 @@ def _check_own_bodies(own: Mapping[str, str], common: Sequence[str], clients: Se
         raise InputError(f"--body is missing for clients: {', '.join(missing)}", hint=hint)
 
 
+def _explain_unusable_device(device: str, error: Exception) -> str:
+    """Why PyTorch cannot use a device, in a few words; its own words are long, except for graphics cards."""
+    kind = device.partition(":")[0]
+    if kind == "meta":
+        return "its tensors hold no numbers"
+    return (
+        get_first_line_of_error(error).split(". ")[0] if kind in ("cuda", "xpu") else "PyTorch has no such device here"
+    )
+
+
 def _check_device(execution: Execution) -> None:
     """Refuse a device that PyTorch cannot use, and several worker processes on another device than the CPU."""
     device, jobs = execution.device, execution.jobs
     try:
-        float(torch.ones(1, device=device).sum())  # `meta` has tensors too, and computes nothing
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the error says what is wrong with an old kind of device
+            float(torch.ones(1, device=device).sum())  # `meta` has tensors too, and computes nothing
     except (RuntimeError, AssertionError, ImportError) as error:
         raise InputError(
-            f"device {device} cannot be used: {str(error).splitlines()[0]}", hint="--device cpu"
+            f"device {device} cannot be used: {_explain_unusable_device(device, error)}", hint="--device cpu"
         ) from error
+    if device.startswith("cpu:"):
+        raise InputError(f"device {device} cannot be used: the CPU has no number", hint="--device cpu")
     if device != "cpu" and jobs > 1:
         # An accelerator's context does not survive the fork that makes a worker.
         raise InputError(
