@@ -167,7 +167,7 @@ def _print_experiments(args: argparse.Namespace) -> None:
     for entry in entries:
         experiment = entry.experiment
         counts = [f"{len(experiment.rows)}", f"{len(experiment.seeds)}", f"{entry.done} of {entry.cells}"]
-        hours = "no data" if entry.hours_left is None else f"{entry.hours_left:.1f} h"
+        hours = "no data" if entry.hours_left is None else describe_duration(3600 * entry.hours_left)
         data = ", ".join(name.removesuffix("-selection") for name in experiment.data)
         table.add_row(experiment.name, data, *counts, hours)
     Console(highlight=False).print(table)
