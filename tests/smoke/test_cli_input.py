@@ -80,6 +80,8 @@ MISTAKES = [
     ("--device fpu", "device fpu cannot be used: PyTorch has no such device here", "cpu"),
     ("--device meta", "device meta cannot be used: its tensors hold no numbers", "cpu"),
     ("--device mkldnn", "device mkldnn cannot be used: PyTorch has no such device here", "cpu"),
+    ("--profile --seeds 2", "expected --profile or --seeds, found both", "leave --profile out"),
+    ("--profile --dry-run", "expected --profile or --dry-run, found both", "leave --profile out"),
     ("--device cpu:0", "device cpu:0 cannot be used: the CPU has no number", "--device cpu"),
     ("--device hpu", "device hpu cannot be used", "cpu"),
     ("--method os:path", "method os:path to be a function or a class, found: module", "function"),
