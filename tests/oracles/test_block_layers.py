@@ -29,6 +29,7 @@ ACTIVATIONS = (
     nn.Tanh(),
     nn.Sigmoid(),
     nn.ELU(0.7),
+    nn.SELU(),
     nn.ReLU(inplace=True),
 )
 DROPOUTS = (MaskedDropout, MaskedAlphaDropout)

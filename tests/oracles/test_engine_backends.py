@@ -109,9 +109,9 @@ def _make_plain_body_with_alpha_dropout() -> nn.Module:
 @pytest.mark.parametrize(
     ("make", "choice"),
     [
-        (partial(_make_alpha_body, nn.ReLU), BackendChoice.BLOCK),
-        (partial(_make_alpha_body, nn.SELU), BackendChoice.MIXED),
-        (partial(_make_alpha_body, nn.SELU), BackendChoice.VMAP),
+        (partial(_make_alpha_body, nn.SELU), BackendChoice.BLOCK),
+        (partial(_make_alpha_body, nn.Softsign), BackendChoice.MIXED),
+        (partial(_make_alpha_body, nn.Softsign), BackendChoice.VMAP),
         (_make_plain_body_with_alpha_dropout, BackendChoice.BLOCK),
     ],
 )

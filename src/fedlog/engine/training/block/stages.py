@@ -186,7 +186,7 @@ class ElementwiseStage:
         return self.function(values[0])
 
 
-@register_block(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.ELU)
+@register_block(nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.ELU, nn.SELU)
 def _build_activation(place: PlacedLayer) -> Block | None:
     """Build the stacked version (block) of an activation; never in place, because other layers may read the input."""
     layer = place.layer
@@ -199,6 +199,7 @@ def _build_activation(place: PlacedLayer) -> Block | None:
         nn.Tanh: lambda: torch.tanh,
         nn.Sigmoid: lambda: torch.sigmoid,
         nn.ELU: lambda: partial(functional.elu, alpha=layer.alpha),
+        nn.SELU: lambda: functional.selu,
     }
     return Block(ElementwiseStage(functions[type(layer)]()))
 

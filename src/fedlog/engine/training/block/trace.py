@@ -139,6 +139,7 @@ _ACTIVATIONS: dict[type[nn.Module], tuple[Any, ...]] = {
     nn.Tanh: (torch.tanh, functional.tanh, "tanh"),
     nn.Sigmoid: (torch.sigmoid, functional.sigmoid, "sigmoid"),
     nn.ELU: (functional.elu,),
+    nn.SELU: (torch.selu, functional.selu),
     nn.Identity: ("contiguous",),
 }
 _MAX = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
