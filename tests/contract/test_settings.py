@@ -108,14 +108,14 @@ def test_settings_reach_the_sites_as_they_reach_the_simulator(more: dict[str, An
 
 
 CONTRADICTIONS: list[tuple[dict[str, Any], str]] = [
-    ({"epsilon": 1.0, "clip": "l2:2"}, "without --privacy, these settings have no effect: epsilon"),
+    ({"epsilon": 1.0, "clip": "l2:2"}, "these settings need --privacy: epsilon"),
     ({"privacy": "client"}, "needs a budget"),
     ({**PRIVATE, "delta": 2.0}, "delta must be"),
     ({**PRIVATE, "aggregation": "secure"}, "local noise cannot be used with secure sums"),
     ({**PRIVATE, "message_norm": -1.0}, "message norm must be above 0"),
     ({**PRIVATE, "codec": "rows"}, "cannot be used in a private run"),
     ({"aggregation": "secure", "codec": "rows"}, "cannot be used in a secure sum"),
-    ({"honest": 3}, "without a secure sum, these settings have no effect: honest"),
+    ({"honest": 3}, "these settings need a secure sum: honest"),
     ({"aggregation": "secure", "refused_share": 0.5}, "cannot be used with secure sums: they hide single uploads"),
     ({"clip": "l3:1"}, "clip"),
 ]

@@ -416,12 +416,12 @@ def test_what_was_spent_can_be_asked_at_the_server_and_at_a_site(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        (["--epsilon", "1"], "without --privacy, these settings have no effect: epsilon"),
+        (["--epsilon", "1"], "these settings need --privacy: epsilon"),
         (["--privacy", "client"], "needs a budget"),
         (["--privacy", "client", "--epsilon", "1", "--delta", "2"], "delta must be"),
         (["--aggregation", "secure"], "expected the roster (the list of the sites' keys)"),
         (["--privacy", "client", "--epsilon", "1", "--delta", "1e-5"], "needs a bound on each client's message"),
-        (["--honest", "3"], "without a secure sum, these settings have no effect: honest"),
+        (["--honest", "3"], "these settings need a secure sum: honest"),
         (["--refused-share", "1.5"], "refused share must be at least 0 and below 1, found: 1.5"),
     ],
 )

@@ -384,7 +384,7 @@ def test_a_run_trains_by_dp_sgd_and_spends_one_budget_on_all_of_it(
         ({"sgd_noise": 0.1}, "DP-SGD alone would spend the privacy budget"),
         ({"method": "fedavg"}, "cannot be used with DP-SGD"),
         ({"body": ("mlp:8", "mlp:9,8")}, "needs one body for all clients"),
-        ({"body_training": "frozen"}, "without --body-training dp-sgd, these settings have no effect: sample_rate"),
+        ({"body_training": "frozen"}, "these settings need --body-training dp-sgd: sample_rate"),
     ],
 )
 def test_what_dp_sgd_cannot_do_is_refused(tmp_path: Path, given: dict[str, Any], said: str) -> None:

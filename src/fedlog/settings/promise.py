@@ -273,4 +273,4 @@ def normalise_clip(clip: str | None) -> str | None:
 def _refuse_settings_without(given: Section, names: tuple[str, ...], needed: str, hint: str) -> None:
     found = [name for name in names if getattr(given, name) is not None]
     if found:
-        raise InputError(f"without {needed}, these settings have no effect: {', '.join(found)}", hint=hint)
+        raise InputError(f"these settings need {needed}: {', '.join(found)}", hint=hint)
