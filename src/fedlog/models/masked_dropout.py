@@ -13,8 +13,8 @@ ALPHA_DROPOUTS = (nn.AlphaDropout, nn.FeatureAlphaDropout)
 _SELU_LIMIT = -1.7580993408473766  # SELU of minus infinity, to the digits that PyTorch has
 
 
-class MaskedDropout(nn.Module):
-    """A dropout layer that gets its mask from outside: factors of 0 or 1 / (1 - p) in training, 1 in evaluation."""
+class MaskedLayer(nn.Module):
+    """A layer that drops the units (or channels) for which it gets a 0 from outside; without a mask it drops none."""
 
     mask: Tensor
 
@@ -23,29 +23,22 @@ class MaskedDropout(nn.Module):
         self.p = p
         self.per_channel = per_channel
         self.register_buffer("mask", torch.ones(()), persistent=False)
+
+
+class MaskedDropout(MaskedLayer):
+    """A dropout layer that gets its mask from outside: factors of 0 or 1 / (1 - p) in training, 1 in evaluation."""
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Multiply the inputs by the mask, which has one factor for each record and unit (or channel)."""
         return inputs * (_add_axes(self.mask, inputs) if self.mask.ndim else self.mask)
 
 
-class MaskedAlphaDropout(nn.Module):
+class MaskedAlphaDropout(MaskedLayer):
     """An alpha dropout layer that gets its mask from outside: 0 for what is dropped, any other number for the rest."""
-
-    mask: Tensor
-
-    def __init__(self, p: float, *, per_channel: bool) -> None:
-        super().__init__()
-        self.p = p
-        self.per_channel = per_channel
-        self.register_buffer("mask", torch.ones(()), persistent=False)
 
     def forward(self, inputs: Tensor) -> Tensor:
         """Apply alpha dropout where the mask is 0; return the inputs if there is no mask, as in evaluation."""
         return apply_alpha_dropout(inputs, _add_axes(self.mask, inputs), self.p) if self.mask.ndim else inputs
-
-
-MaskedLayer = MaskedDropout | MaskedAlphaDropout
 
 
 def apply_alpha_dropout(inputs: Tensor, mask: Tensor, p: float) -> Tensor:

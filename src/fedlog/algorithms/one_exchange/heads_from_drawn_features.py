@@ -156,7 +156,7 @@ class FedPFT(HeadFromDrawnFeatures):
         return draw_features(mixtures, labels, Key(self.seed).child("fedpft"))
 
     def observe(self, server: Params) -> dict[str, float]:
-        """Nothing to record: the mixtures are not summed."""
+        """Record no figures: the mixtures are not summed."""
         return {}
 
 
