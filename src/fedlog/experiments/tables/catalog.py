@@ -11,13 +11,21 @@ from fedlog.experiments.tables.every_method import EVERY_METHOD
 from fedlog.experiments.tables.other_settings import OTHER_SETTINGS
 from fedlog.experiments.tables.paper import PAPER
 from fedlog.experiments.tables.selection import SELECTION
-from fedlog.experiments.tables.tuning_grids import EQUAL_CHANCES, TUNED_TABLES
+from fedlog.experiments.tables.tuning_grids import EQUAL_CHANCES, TUNED_TABLES, WEIGHT_DECAY_GRIDS
 from fedlog.experiments.tables.when_to_choose import WHEN_TO_CHOOSE
 from fedlog.files.names import did_you_mean
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment
-    for experiment in (*PAPER, *OTHER_SETTINGS, *TUNED_TABLES, WHEN_TO_CHOOSE, *SELECTION, *EQUAL_CHANCES)
+    for experiment in (
+        *PAPER,
+        *OTHER_SETTINGS,
+        *TUNED_TABLES,
+        WHEN_TO_CHOOSE,
+        *SELECTION,
+        *EQUAL_CHANCES,
+        *WEIGHT_DECAY_GRIDS,
+    )
 }
 # Measurements with a page of their own: they can be run, and are no part of the reproduction's pages.
 WITH_OWN_PAGE: dict[str, Experiment] = {experiment.name: experiment for experiment in (*BITS, *EVERY_METHOD)}
