@@ -185,7 +185,7 @@ def test_the_list_has_whole_names_and_one_line_for_each_missing_data_set(
     assert lines[0].split() == ["experiment", "data", "rows", "seeds", "done", "to", "run"]
     assert {line.split()[0] for line in lines} >= set(EXPERIMENTS)
     (fetch,) = (line for line in lines if line.startswith("MNIST is not in"))
-    assert fetch.endswith("details-mnist, select-equal-chances-mnist, select-equal-chances-table-mnist")
+    assert fetch.endswith("select-equal-chances-table-mnist, select-weight-decay-table-mnist")
 
 
 def test_as_many_processes_as_cores_may_be_used(monkeypatch: pytest.MonkeyPatch, asked: Asked) -> None:

@@ -95,6 +95,12 @@ def _verify_cells(args: argparse.Namespace, wanted: list[Cell]) -> int:
         at = repeated.first_difference
         outcome = f"repeats its first {repeated.rounds} rounds" if at is None else f"differs from round {at} on"
         print(f"{cell.name}: {outcome}", file=sys.stderr, flush=True)
+        if at is not None and repeated.processor_of_record != repeated.processor:
+            made_on = repeated.processor_of_record or "a processor that the record does not name"
+            print(
+                f"hint: it was made on {made_on}, this is {repeated.processor}; others may round differently",
+                file=sys.stderr,
+            )
         found.append({"cell": cell.name, "first_difference": at})
     differing = [each for each in found if each["first_difference"] is not None]
     if args.json:

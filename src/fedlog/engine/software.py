@@ -1,4 +1,4 @@
-"""The versions to store with results: fedlog and its commit, PyTorch, Python, and the machine."""
+"""The versions to store with results: fedlog and its commit, PyTorch, Python, and the processor."""
 
 from __future__ import annotations
 
@@ -13,14 +13,30 @@ import fedlog
 
 
 def list_software_versions() -> dict[str, str]:
-    """The versions of fedlog, PyTorch and Python, fedlog's git commit, and the machine type, to store with results."""
+    """The versions of fedlog, PyTorch and Python, fedlog's git commit, and the processor, to store with results."""
     return {
         "fedlog": fedlog.__version__,
         "commit": _find_commit(),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": platform.machine(),
+        "processor": find_processor(),
     }
+
+
+@cache
+def find_processor() -> str:
+    """The processor's name and the widest vectors that PyTorch uses on it: "AMD EPYC, AVX512".
+
+    Results depend on it: mathematical libraries choose their code by processor, and sum in another order.
+    """
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:  # not Linux
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    name = names[0] if names else platform.processor() or "unknown"
+    return f"{name}, {torch.backends.cpu.get_cpu_capability()}"
 
 
 @cache

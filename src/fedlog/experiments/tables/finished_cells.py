@@ -90,6 +90,8 @@ class Verification:
     rounds: int
     first_difference: int | None  # the first round with other results; None if all rounds repeat
     commit: str
+    processor: str = ""  # on which the rounds ran again; older outcomes do not name it
+    processor_of_record: str = ""
 
 
 def read_verifications(folder: Path) -> dict[str, Verification]:

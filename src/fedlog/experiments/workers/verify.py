@@ -13,11 +13,11 @@ from pathlib import Path
 from fedlog.engine.software import list_software_versions
 from fedlog.errors import InputError
 from fedlog.experiments.run import records
-from fedlog.experiments.run.execute import read_spec
+from fedlog.experiments.run.execute import CONFIG, read_spec
 from fedlog.experiments.run.prepare import make_simulation
 from fedlog.experiments.tables.cells import Cell, CellState, ExperimentKind
 from fedlog.experiments.tables.finished_cells import VERIFIED, Verification, read_verifications
-from fedlog.files.json_text import write_json
+from fedlog.files.json_text import parse_json, write_json
 from fedlog.settings.resolve import resolve
 
 
@@ -49,4 +49,7 @@ def _repeat_rounds(cell: Cell, rounds: int, data_dir: Path | None) -> Verificati
     with make_simulation(resolve(spec)) as simulation:
         pairs = zip(stored, islice(simulation.rounds(), len(stored)), strict=True)
         differing = (before.round for before, now in pairs if before.correct_per_client != now.correct_per_client)
-        return Verification(len(stored), next(differing, None), list_software_versions()["commit"])
+        now, then = list_software_versions(), parse_json((cell.folder / CONFIG).read_text())["made_with"]
+        return Verification(
+            len(stored), next(differing, None), now["commit"], now["processor"], then.get("processor", "")
+        )
