@@ -3,7 +3,8 @@
     python -m benchmarks.cell_time [--cell results/table-cifar100/fedlog/seed-0] [--rounds 3] [--repeats 2]
 
 The record's commit is checked out and compiled in a temporary folder. Both run the first rounds of the cell with one
-process, and both must repeat the record's accuracies.
+process, and both must reach the same accuracies in every turn. These are the record's on the processor of the record;
+another one may round differently, so that is written down and not required.
 """
 
 from __future__ import annotations
@@ -53,21 +54,24 @@ def measure(cell: Path, rounds: int, repeats: int) -> dict[str, Any]:
     commit, spec = config["made_with"]["commit"], config["spec"]
     recorded = [each["accuracy_mean_over_clients"] for each in read_rounds(cell)[:rounds]]
     turns: dict[str, list[float]] = {"before": [], "today": []}
+    reached: list[float] = []
     with tempfile.TemporaryDirectory(prefix="fedlog-cell-") as name:
         old = Path(name) / "before"
         check_out(commit, old)
         for repeat in range(repeats):
             for which, tree in (("before", old), ("today", ROOT)):
                 found = run_rounds(tree, spec, rounds, Path(name) / f"{which}-{repeat}")
-                reached = [each["accuracy_mean_over_clients"] for each in found]
-                if reached != recorded:
-                    sys.exit(f"{which}: the record's accuracies are not repeated: {reached}, recorded: {recorded}")
+                accuracies = [each["accuracy_mean_over_clients"] for each in found]
+                reached = reached or accuracies
+                if accuracies != reached:
+                    sys.exit(f"the two commits do not agree: {which} reaches {accuracies}, before it were {reached}")
                 turns[which].append(statistics.median(each["seconds"] for each in found[1:]))
         subprocess.run(["git", "worktree", "remove", "--force", str(old)], cwd=ROOT, check=True)
     return {
         "cell": str(cell.resolve().relative_to(ROOT)),
         "commit_before": commit,
         "seconds_a_round": turns,
+        "repeats_the_record": reached == recorded,
         "seconds_a_round_in_the_record": statistics.median(each["seconds"] for each in read_rounds(cell)),
         "times_faster": summarise_spread([old / new for old, new in zip(*turns.values(), strict=True)]),
         "load_of_the_machine": os.getloadavg()[0],
