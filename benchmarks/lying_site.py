@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from fedlog.algorithms.shape import Exchange
+from fedlog.algorithms.interface import Exchange
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
 from fedlog.engine.software import list_software_versions
 from fedlog.experiments.run.prepare import make_simulation

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fedlog.engine.software import list_software_versions
 from fedlog.experiments.run.prepare import make_simulation
-from fedlog.experiments.tables.bits import WAYS
+from fedlog.experiments.tables.bits import WAYS_OF_SENDING
 from fedlog.settings.resolve import resolve
 from fedlog.wire import numbers
 
@@ -59,7 +59,7 @@ def estimate_entropy(codes: Codes) -> float:
 
 def measure(method: str, data: str) -> list[dict[str, Any]]:
     """The bits sent in each round and direction, and the entropy of their codes."""
-    spec = replace(WAYS[WAY], method=method, data=data, rounds=ROUNDS[data])
+    spec = replace(WAYS_OF_SENDING[WAY], method=method, data=data, rounds=ROUNDS[data])
     with make_simulation(resolve(spec)) as simulation:
         up: list[Codes] = []
         down: list[Codes] = []

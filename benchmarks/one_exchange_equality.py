@@ -27,7 +27,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 from fedlog.algorithms import registry
-from fedlog.algorithms.shape import Algorithm, FeatureSummary, ModelPlan, Work, WorkResult
+from fedlog.algorithms.interface import Algorithm, FeatureSummary, ModelPlan, Work, WorkResult
 from fedlog.core.heads.mixtures import fit_mixtures
 from fedlog.core.keys import Key
 from fedlog.core.stats import Moments

@@ -25,10 +25,10 @@ from torch import Tensor
 
 from fedlog.core.calibration import (
     bin_by_confidence,
-    calibration_error,
+    compute_calibration_error,
+    compute_log_loss,
     compute_novelty_scores,
     fit_temperature,
-    log_loss,
 )
 from fedlog.core.classification import choose_nearly_best, compute_area_under_curve
 from fedlog.core.heads.gaussian import solve_linear_discriminant
@@ -343,8 +343,8 @@ def calibration(data: str, body: str) -> dict[str, Any]:
             stacked = torch.cat([torch.nn.functional.pad(v, (0, width - v.shape[1]), value=-1e9) for v, _ in parts])
             row = scores.setdefault(name, {"accuracy": [], "ece": [], "log_loss": []})
             row["accuracy"].append(100 * float((stacked.argmax(1) == labels).double().mean()))
-            row["ece"].append(100 * calibration_error(stacked, labels))
-            row["log_loss"].append(log_loss(stacked, labels))
+            row["ece"].append(100 * compute_calibration_error(stacked, labels))
+            row["log_loss"].append(compute_log_loss(stacked, labels))
             drawn[name] = [vars(part) for part in bin_by_confidence(stacked, labels)]
         print(data, seed, {n: {k: round(v[-1], 3) for k, v in s.items()} for n, s in scores.items()}, flush=True)
     rows = {name: {key: compute_interval(values) for key, values in of.items()} for name, of in scores.items()}

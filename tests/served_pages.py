@@ -6,11 +6,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fedlog.report.pages.live import Pages, PageServer
+from fedlog.report.pages.live import PageServer, ServedPages
 
 
 @contextmanager
-def serve(pages: Pages) -> Iterator[PageServer]:
+def serve(pages: ServedPages) -> Iterator[PageServer]:
     """A server that answers until the block ends."""
     with PageServer(pages) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})

@@ -185,7 +185,7 @@ class FedLogHead(ClassifierMixin, _HeadFromSums):  # type: ignore[misc]
 
     @property
     def statistics_(self) -> Moments:
-        """The sums that the head is computed from (also in `moments_`); those of several sites are added by `+`."""
+        """The sums that the head is computed from, the same as `moments_`; add the sums of several sites with `+`."""
         check_is_fitted(self)
         return self.moments_
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedlog.algorithms.averaging import fedavg
-from fedlog.algorithms.shape import Batch, Bodies, Carry, ModelPlan, Work, WorkResult
+from fedlog.algorithms.interface import Batch, Bodies, Carry, ModelPlan, Work, WorkResult
 from fedlog.models.body import HEAD, Params
 from fedlog.testing import MethodBrokenError, check_method
 from fedlog.wire.message import Message

@@ -8,8 +8,8 @@ import pytest
 import torch
 from method_options import OPTIONS
 
+from fedlog.algorithms.interface import Bodies, ModelPlan
 from fedlog.algorithms.registry import METHODS, find_methods, freeze_bodies, make_method
-from fedlog.algorithms.shape import Bodies, ModelPlan
 from fedlog.errors import InputError
 from fedlog.settings.training import Initialisation
 from fedlog.testing.contract import Check, contract_checks

@@ -187,13 +187,13 @@ def test_the_page_of_the_command_line_is_that_of_the_commands() -> None:
 
 
 def test_every_method_has_a_page_with_its_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    draw, drawn = method_results._draw_picture, list[str]()
+    draw, drawn = method_results._draw_method_picture, list[str]()
 
     def draw_once(*arguments: Any) -> str:  # a picture takes half a second, and each page has one
         drawn.extend([] if drawn else [draw(*arguments)])
         return drawn[0]
 
-    monkeypatch.setattr(method_results, "_draw_picture", draw_once)
+    monkeypatch.setattr(method_results, "_draw_method_picture", draw_once)
     shutil.copytree(DOCS, tmp_path / "docs")
     write_method_results(ROOT / "results", tmp_path / "docs")
     assert drawn[0].rstrip().endswith("</svg>")

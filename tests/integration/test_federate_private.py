@@ -242,7 +242,7 @@ def test_a_round_begun_twice_is_paid_for_twice_and_the_run_is_finished_all_the_s
         pass
 
     going = Run(post, server, SCHEMA, plan(CENTRAL), RoundRules(2, 20.0), quick_clock())
-    original = going._log_missing
+    original = going._log_sites_without_answer
     told: list[int] = []
 
     def dying(outcome, number, *more):  # type: ignore[no-untyped-def]
@@ -251,7 +251,7 @@ def test_a_round_begun_twice_is_paid_for_twice_and_the_run_is_finished_all_the_s
             raise KilledError
         original(outcome, number, *more)
 
-    going._log_missing = dying  # type: ignore[method-assign]
+    going._log_sites_without_answer = dying  # type: ignore[method-assign]
     with pytest.raises(KilledError):
         going.conduct()
     conduct(post, server, plan(CENTRAL))
@@ -286,7 +286,7 @@ def test_a_run_that_ended_early_reports_the_rounds_there_were_and_why(
 
 def test_nobody_is_taken_out_of_a_private_head(post: Listening, server: ServerFolder) -> None:
     conduct(post, server, plan(CENTRAL))
-    with pytest.raises(InputError, match="a further release, which the promise of the run does not cover"):
+    with pytest.raises(InputError, match="a further release, which the privacy promise of the run does not cover"):
         remove_site(server, "east", "trial", print)
 
 

@@ -25,7 +25,7 @@ from three_sites import (
     simulation,
 )
 
-from fedlog.algorithms.shape import Exchange
+from fedlog.algorithms.interface import Exchange
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.server import Server
 from fedlog.errors import InputError, RunError

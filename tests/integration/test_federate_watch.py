@@ -67,7 +67,7 @@ def server(tmp_path: Path, post: InProcess) -> ServerFolder:
     gate.calls["pull-messages"] = CallCounts(7, 700, 800)
     presence.refusals["the clock is off"] = 4
     presence.connected = {"east", "north"}
-    gate._write_files()
+    gate._write_status_files()
     folder.log("news", site="north", news="<b>bold</b>")
     return folder
 

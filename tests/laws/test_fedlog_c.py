@@ -7,7 +7,7 @@ import math
 import pytest
 
 from fedlog.algorithms.fedlog import FedLogC
-from fedlog.algorithms.shape import ModelPlan
+from fedlog.algorithms.interface import ModelPlan
 from fedlog.errors import InputError
 
 PLAN = ModelPlan(n_class=10, width=4, layers=(("0.weight", "0.bias"), ("head",)), n_entries=100)

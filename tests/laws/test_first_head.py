@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedlog.algorithms.fedlog import FedLog, FedLogC, FirstHead, make_random_head
+from fedlog.algorithms.interface import Algorithm, ModelPlan
 from fedlog.algorithms.registry import make_method
-from fedlog.algorithms.shape import Algorithm, ModelPlan
 from fedlog.core.keys import Key
 from fedlog.core.stats import Statistics
 from fedlog.errors import InputError

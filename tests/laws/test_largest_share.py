@@ -14,7 +14,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedlog.algorithms.shape import Exchange
+from fedlog.algorithms.interface import Exchange
 from fedlog.cli.main import main
 from fedlog.engine.protocol.share_caps import cap_shares
 from fedlog.errors import InputError

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from fedlog.algorithms.interface import EVERYTHING, Batch, Carry, Loss, Phase, UnrequestedParams, cross_entropy
 from fedlog.algorithms.losses import (
     ClassMeansLoss,
     ComparedFeatures,
@@ -19,7 +20,6 @@ from fedlog.algorithms.losses import (
     NearModelLoss,
     NearPrototypeLoss,
 )
-from fedlog.algorithms.shape import EVERYTHING, Batch, Carry, Loss, Phase, UnrequestedParams, cross_entropy
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
 

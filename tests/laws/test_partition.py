@@ -278,7 +278,7 @@ def test_impossible_partitions_are_refused_with_the_reason(deal: object, says: s
         (10, 11, "must be 1 to 10"),
         (10, 0, "must be 1 to 10"),
         (0, 2, "clients must be at least 1"),
-        (200, 2, "class 0: 40 shards"),
+        (200, 2, "class 0 needs 40 training records, one for each shard, found: 20"),
     ],
 )
 def test_impossible_shards_are_refused_with_the_reason(clients: int, classes: int, says: str) -> None:

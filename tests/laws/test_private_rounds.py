@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedlog.algorithms.fedlog import NOISE, FedLog, FedLogC
+from fedlog.algorithms.interface import Algorithm, Exchange, ModelPlan, Work
 from fedlog.algorithms.registry import freeze_bodies, make_method
-from fedlog.algorithms.shape import Algorithm, Exchange, ModelPlan, Work
 from fedlog.core.clip import Clip, parse_clip
 from fedlog.core.keys import Key
 from fedlog.core.stats import Detail, Statistics
@@ -505,7 +505,7 @@ def test_what_lies_on_a_coarse_grid_keeps_the_limits_and_what_lies_just_beyond_d
     guard.limits.check_statistics(sums)
     if guard.bound.clip is not None:
         sums[0, 1:] = 1.0  # of any direction: the drawn records may cancel out
-        sums[0, 1:] *= (records + 2e-5 * (records + 1)) / guard.bound.clip.count_fewest_records(sums[:1, 1:])
+        sums[0, 1:] *= (records + 2e-5 * (records + 1)) / guard.bound.clip.compute_least_record_count(sums[:1, 1:])
     else:
         sums *= 5.001 / sums.norm()
     with pytest.raises(InputError, match="norm must be at most" if bound == "norm" else "beyond the clip"):

@@ -58,7 +58,7 @@ def test_a_prefix_of_clients_moves_and_the_others_stay(monkeypatch: pytest.Monke
         flat = FlatAdam(stacked, 0.1, Optimiser())
         flat.step(2, [torch.ones(2, 2, 2), None])
         flat.step(1, [torch.full((1, 2, 2), 2.0), torch.ones(1, 5)])
-        values = flat.values()
+        values = flat.get_parameters()
         assert torch.equal(values["a"][2], stacked["a"][2])
         assert torch.equal(values["b"][2], stacked["b"][2])
         assert not torch.equal(values["a"][:2], stacked["a"][:2])

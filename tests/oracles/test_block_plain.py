@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedlog.algorithms.shape import Batch, cross_entropy
+from fedlog.algorithms.interface import Batch, cross_entropy
 from fedlog.core.keys import Key
 from fedlog.engine.training.block import library
 from fedlog.engine.training.block.compile import compile_stacked_body
@@ -19,9 +19,9 @@ from fedlog.engine.training.block.passes import (
     _compute_product_gradients_compiled,
     _multiply_compiled,
     compute_cross_entropy_gradients,
+    compute_linear_outputs,
     compute_product_gradients,
     make_passes,
-    multiply,
 )
 from fedlog.models.body import HEAD, Body, build_body, logits
 from fedlog.models.networks import cifar_cnn, mlp, mnist_cnn, signal_cnn
@@ -154,7 +154,9 @@ def test_compiled_products_have_the_bits_of_pytorch(
     weight, bias = rows[:, :size].view(CLIENTS, units_out, units_in), rows[:, size : size + units_out]
     gradient = torch.randn(CLIENTS, batch, units_out, generator=generator)
     with _without(masked):
-        assert torch.equal(multiply(inputs, weight, bias), torch.baddbmm(bias[:, None], inputs, weight.mT))
+        assert torch.equal(
+            compute_linear_outputs(inputs, weight, bias), torch.baddbmm(bias[:, None], inputs, weight.mT)
+        )
         of_inputs, of_weight = compute_product_gradients(inputs, weight, gradient, True, True)
         # The passes themselves are right, if not to the bit.
         own, (of_own_inputs, of_own_weight) = (

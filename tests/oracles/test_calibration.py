@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedlog.core.calibration import calibration_error, compute_novelty_scores, fit_temperature, log_loss
+from fedlog.core.calibration import compute_calibration_error, compute_log_loss, compute_novelty_scores, fit_temperature
 from fedlog.core.classification import compute_area_under_curve
 from fedlog.core.heads.regression import solve_regression, sum_regression_moments
 from fedlog.core.keys import Key
@@ -64,9 +64,9 @@ def test_a_temperature_undoes_a_scale_and_lowers_the_error() -> None:
     labels = torch.multinomial(torch.softmax(logits, 1), 1, generator=generator)[:, 0]
     found = fit_temperature(4 * logits, labels)
     assert found == pytest.approx(4.0, rel=0.1)
-    grid = [log_loss(4 * logits / t, labels) for t in np.linspace(1, 10, 181)]
-    assert log_loss(4 * logits / found, labels) <= min(grid) + 1e-6
-    assert calibration_error(logits, labels) < 0.03 < 0.2 < calibration_error(4 * logits, labels)
+    grid = [compute_log_loss(4 * logits / t, labels) for t in np.linspace(1, 10, 181)]
+    assert compute_log_loss(4 * logits / found, labels) <= min(grid) + 1e-6
+    assert compute_calibration_error(logits, labels) < 0.03 < 0.2 < compute_calibration_error(4 * logits, labels)
     with pytest.raises(InputError, match="validation records"):
         fit_temperature(logits[:0], labels[:0])
 

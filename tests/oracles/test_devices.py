@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fedlog.algorithms.shape import EVERYTHING, Phase, Work, cross_entropy
+from fedlog.algorithms.interface import EVERYTHING, Phase, Work, cross_entropy
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.data.transforms import Transform

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedlog.algorithms.fedlog import FedLog, FedLogC
-from fedlog.algorithms.shape import Batch, Loss, Phase, Work, cross_entropy
+from fedlog.algorithms.interface import Batch, Loss, Phase, Work, cross_entropy
 from fedlog.audit.distinguisher import bound_mu_from_below
 from fedlog.cli.main import main
 from fedlog.core.clip import Clip, parse_clip

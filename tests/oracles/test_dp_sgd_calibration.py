@@ -82,9 +82,9 @@ def test_less_noise_for_the_releases_beside_more_for_the_training() -> None:
 
 
 def test_a_refusal_says_whether_the_training_or_the_grid_is_in_the_way() -> None:
-    with pytest.raises(InputError, match=r"DP-SGD alone .* have epsilon .*, and the budget is epsilon 3"):
+    with pytest.raises(InputError, match=r"DP-SGD alone .* cost epsilon .*, but the budget is epsilon 3"):
         _planned(3.0, 0.9)
-    with pytest.raises(InputError, match=r"DP-SGD alone .*, and of the budget's epsilon 60, .* at most 18.5"):
+    with pytest.raises(InputError, match=r"DP-SGD alone .*, but of the budget's epsilon 60, .* at most 18.5"):
         _planned(60.0, 0.3)
     plan = SgdRoundPlan(5.0, 1.0, 0.1, 50)
     with pytest.raises(InputError, match="leaves no room for the grid"):

@@ -12,8 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedlog.algorithms.interface import Batch, cross_entropy
 from fedlog.algorithms.registry import make_method
-from fedlog.algorithms.shape import Batch, cross_entropy
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.data.transforms import Transform

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from fedlog.algorithms.interface import Exchange
 from fedlog.algorithms.registry import make_method
-from fedlog.algorithms.shape import Exchange
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.engine.clients import make_model_plan

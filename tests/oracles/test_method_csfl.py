@@ -28,7 +28,7 @@ from by_hand import (
 )
 
 from fedlog.algorithms.csfl import CSFL
-from fedlog.algorithms.shape import ModelPlan
+from fedlog.algorithms.interface import ModelPlan
 from fedlog.core.keys import Key
 from fedlog.errors import RunError
 from fedlog.wire.message import Kind, Message

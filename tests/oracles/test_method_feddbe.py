@@ -26,8 +26,8 @@ from by_hand import (
     weighted,
 )
 
+from fedlog.algorithms.interface import Batch
 from fedlog.algorithms.losses import NearGlobalMeanLoss
-from fedlog.algorithms.shape import Batch
 
 KAPPA = 4.0
 

@@ -24,7 +24,7 @@ from by_hand import (
 )
 
 from fedlog.algorithms.fedproto import FedProto
-from fedlog.algorithms.shape import ModelPlan
+from fedlog.algorithms.interface import ModelPlan
 from fedlog.core.heads.gaussian import make_nearest_mean_head
 from fedlog.core.keys import Key
 from fedlog.wire.message import Contribution

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedlog.algorithms.interface import Work
 from fedlog.algorithms.registry import make_method
-from fedlog.algorithms.shape import Work
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.engine.clients import list_clients, make_model_plan

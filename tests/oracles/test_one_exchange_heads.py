@@ -12,7 +12,7 @@ from sklearn.naive_bayes import GaussianNB
 from torch import Tensor
 
 from fedlog.algorithms import registry
-from fedlog.algorithms.shape import ModelPlan
+from fedlog.algorithms.interface import ModelPlan
 from fedlog.core.heads import mixtures as mixtures_module
 from fedlog.core.heads.gaussian import (
     QuadraticHead,
@@ -22,7 +22,7 @@ from fedlog.core.heads.gaussian import (
     solve_quadratic_discriminant,
 )
 from fedlog.core.heads.logistic import fit_logistic
-from fedlog.core.heads.mean_scatter import MeanScatter, estimate_gram, solve_unit_ridge
+from fedlog.core.heads.mean_scatter import MeanScatter, estimate_gram, solve_ridge_with_unit_rows
 from fedlog.core.heads.mixtures import Mixtures, draw_features, fit_mixtures, join_small_gaussians
 from fedlog.core.heads.personal import solve_personal_fedlog_head
 from fedlog.core.heads.ridge import solve_personal_ridge_head, solve_ridge_head
@@ -195,7 +195,7 @@ def test_class_means_of_clients_estimate_the_covariance() -> None:
     )
     expected = mixing.mT @ mixing
     assert float((found - expected).norm() / expected.norm()) < 0.1
-    head = solve_unit_ridge(Statistics(summed.sums), estimate_gram(summed))
+    head = solve_ridge_with_unit_rows(Statistics(summed.sums), estimate_gram(summed))
     assert float(head[0, 1:].norm()) == pytest.approx(1.0)
 
 

@@ -14,11 +14,11 @@ from scipy.special import logsumexp
 from torch import Tensor
 
 from fedlog.algorithms import registry
+from fedlog.algorithms.interface import FeatureSummary, ModelPlan, Work, WorkResult
 from fedlog.algorithms.one_exchange.base import OneExchange
-from fedlog.algorithms.shape import FeatureSummary, ModelPlan, Work, WorkResult
 from fedlog.core.heads.gaussian import ABSENT
 from fedlog.core.heads.logistic import fit_logistic_near_head
-from fedlog.core.heads.mean_scatter import MeanScatter, estimate_gram, solve_unit_ridge
+from fedlog.core.heads.mean_scatter import MeanScatter, estimate_gram, solve_ridge_with_unit_rows
 from fedlog.core.heads.mixtures import fit_mixtures
 from fedlog.core.heads.personal import STRENGTHS
 from fedlog.core.keys import Key
@@ -76,7 +76,7 @@ def hear(method: OneExchange, uploads: list[Message]) -> Params:
 
 
 def own_head(method: OneExchange, home: Params, received: Params, strength: float) -> Tensor:
-    solved = method.solve_from_kept_state(home, received, strength)
+    solved = method.solve_personal_head_from_home(home, received, strength)
     assert isinstance(solved, Tensor)
     return solved
 
@@ -126,7 +126,7 @@ def test_alone_fedcof_takes_every_own_record_for_a_client() -> None:
         each.append(MeanScatter.from_means(means, torch.nn.functional.one_hot(label, N_CLASS)))
     summed = MeanScatter(*(reduce(add, [getattr(s, part) for s in each]) for part in ("sums", "outer", "holders")))
     torch.testing.assert_close(
-        found, solve_unit_ridge(Statistics(summed.sums), estimate_gram(summed, 0.7)), rtol=1e-9, atol=1e-9
+        found, solve_ridge_with_unit_rows(Statistics(summed.sums), estimate_gram(summed, 0.7)), rtol=1e-9, atol=1e-9
     )
 
 

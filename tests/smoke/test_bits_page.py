@@ -15,7 +15,7 @@ from fedlog.experiments.tables.finished_cells import collect_runs
 from fedlog.report.documents.bits_page import (
     END_MARK,
     START_MARK,
-    judge_goal,
+    judge_goals,
     make_bits_tables,
     shorten_run,
     write_bits_page,
@@ -58,8 +58,8 @@ def test_every_place_is_filled_and_a_missing_one_is_named(tmp_path: Path) -> Non
     ],
 )
 def test_the_aim_is_judged_by_bits_and_by_the_interval(share: float, mean: float, reach: float, expected: str) -> None:
-    assert judge_goal(share, mean - reach) == expected
-    assert judge_goal(None, mean - reach) == judge_goal(share, None) == ""
+    assert judge_goals(share, mean - reach) == expected
+    assert judge_goals(None, mean - reach) == judge_goals(share, None) == ""
 
 
 def page_text() -> str:

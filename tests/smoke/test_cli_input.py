@@ -82,7 +82,7 @@ MISTAKES = [
     ("--device mkldnn", "device mkldnn cannot be used: PyTorch has no such device here", "cpu"),
     ("--profile --seeds 2", "expected --profile or --seeds, found both", "leave --profile out"),
     ("--profile --dry-run", "expected --profile or --dry-run, found both", "leave --profile out"),
-    ("--device cpu:0", "device cpu:0 cannot be used: the CPU has no number", "--device cpu"),
+    ("--device cpu:0", "device cpu:0 cannot be used: the CPU is given without a number", "--device cpu"),
     ("--device hpu", "device hpu cannot be used", "cpu"),
     ("--method os:path", "method os:path to be a function or a class, found: module", "function"),
     ("--codec f31", "unknown codec: f31", "f32"),

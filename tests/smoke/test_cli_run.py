@@ -230,7 +230,7 @@ def test_the_same_command_twice_gives_the_same_records_and_a_finished_folder_is_
     assert json.loads(capsys.readouterr().out) == first
     assert main([*SHORT, "--seed", "1", "--set", "nu=0.5", "--out", "a"]) == 2
     said = capsys.readouterr().err
-    assert "a holds a run with other settings, found here: seed 1 instead of 0, nu 0.5 instead of " in said
+    assert "a holds a run with other settings; the new run has seed 1 instead of 0, nu 0.5 instead of " in said
 
 
 def test_workers_may_have_several_threads_each() -> None:

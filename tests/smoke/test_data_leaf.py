@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from fedlog.cli.main import main
-from fedlog.data.catalog import digest_data, load_federation
+from fedlog.data.catalog import digest_leaf_data, load_federation
 from fedlog.data.data_spec import DataSpec
 from fedlog.data.leaf import digest_leaf_folder, read_leaf
 from fedlog.engine.simulate.simulator import RoundRecord, Simulation
@@ -240,5 +240,5 @@ def test_a_changed_image_is_another_data_set(tmp_path: Path) -> None:
     assert digest_leaf_folder(folder) != before
     image.write_bytes(content)
     assert digest_leaf_folder(folder) == before
-    assert digest_data(DataSpec("leaf", data_dir=folder)) == before
-    assert digest_data(DataSpec("mnist", data_dir=folder)) is None
+    assert digest_leaf_data(DataSpec("leaf", data_dir=folder)) == before
+    assert digest_leaf_data(DataSpec("mnist", data_dir=folder)) is None

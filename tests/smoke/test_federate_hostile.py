@@ -27,7 +27,7 @@ from fedlog.flower.protocol.frame import Frame, FrameKind, decode_frame, make_ru
 from fedlog.flower.protocol.greeting import encode_hello, make_identity
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.run_folder import RoundRules
-from fedlog.flower.server.server_app import make_app_settings, write_app
+from fedlog.flower.server.server_app import make_app_settings, write_flower_app
 
 pytestmark = pytest.mark.slow
 
@@ -99,7 +99,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 
 def run_app(federation: Federation, folder: Path, plan: Plan, code: dict[str, str]) -> None:
     """Run an app with other modules by a plain `flwr run`."""
-    write_app(folder, make_app_settings(plan, RoundRules(1, 60.0, refused_share=0.5)))
+    write_flower_app(folder, make_app_settings(plan, RoundRules(1, 60.0, refused_share=0.5)))
     for name, text in code.items():
         (folder / "fedlog_app" / f"{name}.py").write_text(text)
     run_command(make_flwr_command(federation.server, "run", str(folder), CONNECTION, "--stream"), timeout_seconds=500)

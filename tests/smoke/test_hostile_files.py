@@ -19,7 +19,7 @@ from fedlog.data.arrays import read_npz
 from fedlog.data.images import read_image, read_image_shape
 from fedlog.data.leaf import read_leaf
 from fedlog.data.schema import Schema, load_schema, parse_schema
-from fedlog.data.tables import read_frame, read_table, read_unlabelled
+from fedlog.data.tables import read_feature_columns, read_frame, read_table
 from fedlog.errors import InputError
 from fedlog.files.toml import read_toml
 from fedlog.flower.folders.keys import ROSTER, read_roster
@@ -155,7 +155,7 @@ def test_a_gap_in_the_last_column_is_no_short_row(tmp_path: Path) -> None:
     assert len(read_table(path, schema())[0].labels) == 2
     path.write_text("label,a,b\nx,1\ny,2,3\n")
     with pytest.raises(InputError, match="row 1 has 2 fields"):
-        read_unlabelled(path, schema())
+        read_feature_columns(path, schema())
 
 
 def test_a_table_that_is_no_utf8_text_is_told_as_such(tmp_path: Path) -> None:

@@ -166,7 +166,7 @@ def test_a_run_goes_on_from_another_folder_with_its_body_s_file_named_anew(
     capsys.readouterr()
     assert main(["run", "--resume", "../my run", "--quiet"]) == 2
     assert main(["run", "--resume", "../my run", "--quiet", "--body-file", "../other"]) == 2
-    assert "holds a run with other settings, found here: another body file\n" in capsys.readouterr().err
+    assert "holds a run with other settings; the new run has another body file\n" in capsys.readouterr().err
     assert main(["run", "--resume", "../my run", "--quiet", "--body-file", "../start.safetensors"]) == 0
     assert main(["run", "--resume", "../my run", "--rounds", "3"]) == 2
     assert "--resume '../my run'" in capsys.readouterr().err

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from made_up_runs import write_run
 
-from fedlog.algorithms.shape import ModelPlan
+from fedlog.algorithms.interface import ModelPlan
 from fedlog.errors import InputError
 from fedlog.experiments.run import privacy
 from fedlog.experiments.run.execute import SUMMARY

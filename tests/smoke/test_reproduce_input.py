@@ -169,7 +169,7 @@ def test_the_list_is_of_everything(narrowed: str, capsys: pytest.CaptureFixture[
     assert main(["reproduce", "--list", *narrowed.split()]) == 2
     message, hint = capsys.readouterr().err.splitlines()
     chosen = narrowed.split()[0]
-    assert message == f"error: --list shows all experiments and takes no choice, found: {chosen}"
+    assert message == f"error: --list always shows all experiments, but these were given too: {chosen}"
     assert hint == "hint: fedlog reproduce --list"
 
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import fedlog
-from fedlog.core.calibration import calibration_error, fit_temperature, log_loss
+from fedlog.core.calibration import compute_calibration_error, compute_log_loss, fit_temperature
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.errors import InputError
@@ -47,8 +47,8 @@ def test_the_figures_are_those_of_the_models_on_their_test_rows(tmp_path: Path) 
     values, labels = torch.cat(logs), torch.cat(marks)
     plain = found.ways["softmax"]
     assert plain.records == len(labels) == sum(part.records for part in plain.reliability)
-    assert plain.calibration_error == pytest.approx(calibration_error(values, labels), abs=1e-5)
-    assert plain.log_loss == pytest.approx(log_loss(values, labels), rel=1e-4)
+    assert plain.calibration_error == pytest.approx(compute_calibration_error(values, labels), abs=1e-5)
+    assert plain.log_loss == pytest.approx(compute_log_loss(values, labels), rel=1e-4)
     assert plain.accuracy == pytest.approx(found.ways["temperature"].accuracy)
     assert found.ways["temperature"].log_loss < plain.log_loss + 0.05
     assert found.clients_with_unseen_classes == 3

@@ -15,7 +15,7 @@ from fedlog.core.keys import Key
 from fedlog.data.schema import Feature, FeatureKind, Schema, parse_schema
 from fedlog.data.schema_draft import DraftOptions, draft_schema
 from fedlog.data.site import load_site
-from fedlog.data.tables import TableEncoder, fit_encoder, read_table, read_unlabelled
+from fedlog.data.tables import TableEncoder, fit_encoder, read_feature_columns, read_table
 from fedlog.errors import InputError
 
 SCHEMA = Schema(
@@ -50,7 +50,7 @@ def test_new_rows_pass_through_the_stored_statistics(tmp_path: Path) -> None:
     table, _ = read_table(write(tmp_path / "a.csv", *ROWS), SCHEMA)
     encoder = fit_encoder(SCHEMA, table.columns, np.array([0, 1]))
     restored = TableEncoder.from_json(encoder.to_json(), SCHEMA)
-    new = read_unlabelled(write(tmp_path / "new.csv", "ward,age", "icu,80"), SCHEMA)
+    new = read_feature_columns(write(tmp_path / "new.csv", "ward,age", "icu,80"), SCHEMA)
     assert restored.encode(new).tolist() == [[3, 0, 1, 0, 0, 0]]
     other = Schema("outcome", ("no", "maybe"), SCHEMA.features)
     with pytest.raises(InputError, match="the model was saved with another schema"):

@@ -1,6 +1,6 @@
-"""The methods that average parameters: they differ in the layers that are shared or kept, and in the phases.
+"""The methods that average parameters. They differ in the layers that are shared or kept, and in what is trained when.
 
-| method    | shared              | kept by the client  | trained in a round           | closing            |
+| method    | shared              | kept by the client  | trained in a round           | trained at the end |
 |-----------|---------------------|---------------------|------------------------------|--------------------|
 | fedavg    | everything          | nothing             | everything                   |                    |
 | lg-fedavg | the top k layers    | the rest            | everything                   |                    |
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import torch
 
-from fedlog.algorithms.shape import (
+from fedlog.algorithms.interface import (
     BODY,
     EVERYTHING,
     Algorithm,
@@ -96,7 +96,7 @@ class Averaging(Algorithm):
 
 
 def average_parameters(server: Params, names: tuple[str, ...], total: Contribution) -> Params:
-    """The server's state with the mean of these parameters, weighted by records; the old state without records."""
+    """The server's state with the mean of these parameters, weighted by records; unchanged if there are no records."""
     *sums, records = total.arrays
     if records.item() == 0:
         return server
@@ -107,7 +107,8 @@ def _make_full_training_phase(epochs: int, learning_rate: float) -> Phase:
     return Phase(EVERYTHING, epochs, cross_entropy, learning_rate)
 
 
-def _take_top_layers(plan: ModelPlan, count: int, method: str) -> tuple[str, ...]:
+def _check_and_list_top_params(plan: ModelPlan, count: int, method: str) -> tuple[str, ...]:
+    """The names of the parameters in the top `count` layers; InputError unless layers remain below them."""
     if not 1 <= count < len(plan.layers):
         raise InputError(
             f"the number of top layers of {method} must be 1 to {len(plan.layers) - 1} for this body, found: {count}",
@@ -148,13 +149,15 @@ def lg_fedavg_1(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001) 
 def lg_fedavg_2(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001) -> Averaging:
     """LG-FedAvg (Liang et al. 2020) with two global layers: the top two are averaged, each client keeps the rest."""
     return Averaging(
-        "lg-fedavg-2", _take_top_layers(plan, 2, "lg-fedavg-2"), (_make_full_training_phase(epochs, learning_rate),)
+        "lg-fedavg-2",
+        _check_and_list_top_params(plan, 2, "lg-fedavg-2"),
+        (_make_full_training_phase(epochs, learning_rate),),
     )
 
 
 def fedper(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001, personal_layers: int = 2) -> Averaging:
     """FedPer (Arivazhagan et al. 2019): clients keep the top layers and average the rest; all layers train together."""
-    _take_top_layers(plan, personal_layers, "fedper")
+    _check_and_list_top_params(plan, personal_layers, "fedper")
     return Averaging(
         "fedper", plan.list_params_below(personal_layers), (_make_full_training_phase(epochs, learning_rate),)
     )
@@ -169,7 +172,7 @@ def fedrep(
     head_learning_rate: float = 0.005,
 ) -> Averaging:
     """FedRep (Collins et al. 2021): train the personal top layers with the rest frozen, then only the rest."""
-    personal = _take_top_layers(plan, personal_layers, "fedrep")
+    personal = _check_and_list_top_params(plan, personal_layers, "fedrep")
     top = Phase(select_only(*personal), head_epochs, cross_entropy, head_learning_rate)
     rest = Phase(select_all_but(*personal), epochs, cross_entropy, learning_rate)
     return Averaging("fedrep", plan.list_params_below(personal_layers), (top, rest), closing=(top,))

@@ -1,8 +1,9 @@
 """CS-FL (Li, Li and Varshney 2021): clients and server send changes of the model, as few measurements or as signs.
 
-A round has two exchanges. In the first, clients send a few random measurements of the entries that training changed
-most; the server broadcasts their average, and every client recovers the same sparse update from it. In the second,
-clients train again, add the small changes that the first exchange left out, and send the sign of each entry's change.
+A round has two exchanges. In the first, clients send measurements, as in compressed sensing: a few random linear
+combinations of the large changes. The server broadcasts their average, and every client recovers the same sparse update
+from it. In the second, clients train again, add the small changes that the first exchange left out, and send the sign
+of each entry's change.
 No parameters are sent: all clients start from the same model and add the same updates.
 """
 
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlog.algorithms.shape import (
+from fedlog.algorithms.interface import (
     EVERYTHING,
     Algorithm,
     Audience,
@@ -118,9 +119,10 @@ class CSFL(Algorithm):
     def finish_exchange(
         self, exchange: str, home: Params, work: Work, trained: WorkResult
     ) -> tuple[Params, Message | None]:
-        """After the first exchange, to keep: the small changes; to send: measurements of the large ones.
+        """After the first exchange, to keep: the small changes. To send: measurements of the large changes.
 
-        After the second, to keep: zeros in their place; to send: the signs of all changes.
+        After the second exchange, to keep: zeros instead of those small changes. To send: the signs of the new changes
+        with those small changes added.
         """
         change = self._flatten(trained.params) - self._flatten(work.params)
         if exchange == VOTE:
@@ -134,8 +136,9 @@ class CSFL(Algorithm):
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
         """The server's next state, with the update from the sum of this exchange.
 
-        The update is the mean of the measurements, weighted by records, with the mean number of measured changes; in
-        the second exchange it is the majority sign of each entry, +1 in a tie.
+        After the first exchange, the update is the mean of the measurements; the mean number of measured changes goes
+        with it for the recovery. Both are weighted by records. After the second exchange, the update is the majority
+        sign of each entry, +1 in a tie.
         """
         news = {"updates": server["updates"] + 1}
         if exchange == VOTE:
@@ -162,18 +165,21 @@ class CSFL(Algorithm):
         }
 
     def observe(self, server: Params) -> dict[str, float]:
-        """The L2 norm of the sum of updates, and the measured changes per measurement (above 0.2 recovery fails)."""
+        """The L2 norm of the sum of updates, and the number of measured changes divided by that of measurements.
+
+        Recovery fails if there are more than 0.2 measured changes for each measurement.
+        """
         moved = {"moved_norm": float(server["moved"].norm())}
         if "support" not in server:
             return moved
-        return {**moved, "support_per_measurement": float(server["support"]) / self._measurements}
+        return {**moved, "support_per_measurement": float(server["support"]) / self._n_measurements}
 
     @property
-    def _measurements(self) -> int:
+    def _n_measurements(self) -> int:
         return max(1, round(self.reduction * self.plan.n_entries))
 
     def _make_measurement_matrix(self, seed: Tensor) -> MeasurementMatrix:
-        return MeasurementMatrix.from_seed(int(seed), self.plan.n_entries, self._measurements)
+        return MeasurementMatrix.from_seed(int(seed), self.plan.n_entries, self._n_measurements)
 
     def _flatten(self, params: Params) -> Tensor:
         return torch.cat([params[name].flatten() for name in self.plan.list_top_params(len(self.plan.layers))])

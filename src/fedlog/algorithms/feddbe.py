@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from fedlog.algorithms.averaging import average_parameters
-from fedlog.algorithms.losses import NearGlobalMeanLoss
-from fedlog.algorithms.shape import (
+from fedlog.algorithms.interface import (
     EVERYTHING,
     Algorithm,
     Exchange,
@@ -24,6 +23,7 @@ from fedlog.algorithms.shape import (
     WorkResult,
     cross_entropy,
 )
+from fedlog.algorithms.losses import NearGlobalMeanLoss
 from fedlog.models.body import SHIFT, Params
 from fedlog.wire.message import Contribution, Kind, Message
 
@@ -82,7 +82,7 @@ class FedDBE(Algorithm):
         return {**dict(zip(self.shared, model, strict=bool(model))), "mean": mean}
 
     def start_exchange(self, exchange: str, home: Params, received: Params) -> Work:
-        """The start of training: in the opening the model without shift; in a round all of it, and the global mean."""
+        """The start of training: in the opening the model without shift; in a round with shift, and the global mean."""
         params = self.deploy(home, received)
         if exchange == OPENING:
             return Work({name: value for name, value in params.items() if name != SHIFT})

@@ -13,8 +13,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from fedlog.algorithms.losses import ClassMeansLoss, ComparedFeatures
-from fedlog.algorithms.shape import (
+from fedlog.algorithms.interface import (
     BODY,
     Algorithm,
     Bodies,
@@ -28,6 +27,7 @@ from fedlog.algorithms.shape import (
     WorkResult,
     cross_entropy,
 )
+from fedlog.algorithms.losses import ClassMeansLoss, ComparedFeatures
 from fedlog.core.keys import Key
 from fedlog.core.map_head import solve_head
 from fedlog.core.posterior import Prior
@@ -155,9 +155,10 @@ class FedLog(Algorithm):
         }
 
     def _add_old_statistics(self, server: Params, total: Contribution) -> Contribution:
-        """This round's statistics Phi plus `carry` (g) times the old sum T, with the noise of both: T <- g * T + Phi.
+        """This round's statistics Phi plus `carry` (g) times the old sum T: T <- g * T + Phi.
 
-        The prior is not multiplied by g, so that clients can solve the same head from the statistics alone.
+        The std of the privacy noise is that of the new sum. The prior is not part of T, and so never multiplied by g:
+        clients can solve the same head from T alone.
         """
         if not self.carry or "statistics" not in server:
             return total
@@ -232,7 +233,10 @@ class FedLogC(FedLog):
         return super().broadcast(server)
 
     def receive(self, message: Message, known: Params) -> Params:
-        """The head, solved as the server solves it, and the class means; from a seed a random head, and no means."""
+        """The head, solved as the server solves it, and the class means.
+
+        If the message holds only a seed: the random head made from it, and no class means.
+        """
         if message.kind is Kind.SEED:
             means = torch.zeros(self.plan.n_class, self.plan.width)
             nothing = torch.zeros(self.plan.n_class, dtype=torch.bool)
@@ -248,9 +252,9 @@ class FedLogC(FedLog):
         return Work(self.deploy(home, received), {"means": received["means"], "present": received["present"]})
 
     def advice(self, rounds: int) -> tuple[str, ...]:
-        """Notes for the user: how fast class means may move apart, with a warning if their distances may grow 100-fold.
+        """A note how much distances between class means may grow in this many rounds; empty if `beta` is 0.
 
-        With a margin there is no warning.
+        Without a margin, a warning is added if the distances may grow more than 100-fold.
         """
         if not self.beta:
             return ()

@@ -10,8 +10,7 @@ from enum import StrEnum
 
 import torch
 
-from fedlog.algorithms.losses import NearPrototypeLoss
-from fedlog.algorithms.shape import (
+from fedlog.algorithms.interface import (
     EVERYTHING,
     Algorithm,
     Bodies,
@@ -23,6 +22,7 @@ from fedlog.algorithms.shape import (
     Work,
     WorkResult,
 )
+from fedlog.algorithms.losses import NearPrototypeLoss
 from fedlog.core.heads.gaussian import make_nearest_mean_head
 from fedlog.core.keys import Key
 from fedlog.models.body import HEAD, Params

@@ -9,7 +9,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from fedlog.algorithms.shape import Batch, Carry, cross_entropy
+from fedlog.algorithms.interface import Batch, Carry, cross_entropy
 
 
 def _squared_distances(features: Tensor, means: Tensor, present: Tensor) -> Tensor:
@@ -93,8 +93,9 @@ class NearModelLoss:
 class NearGlobalMeanLoss:
     """Cross-entropy, plus kappa / 2 times the mean squared difference of the running mean feature from the global mean.
 
-    FedDBE's loss. Constant: the global mean, `mean` (..., width). Carry: the running mean, `running` (..., width), to
-    which each batch adds its own mean with the share `momentum`. The gradient flows through the current batch only.
+    FedDBE's loss. Constant: the global mean, `mean` (..., width). Passed on from batch to batch (`carry`): the running
+    mean, `running` (..., width), in which each new batch has the share `momentum`. The gradient flows through the
+    current batch only.
     """
 
     kappa: float

@@ -1,7 +1,7 @@
 """FedProx and Ditto: FedAvg with a loss term that keeps a client's parameters near the global parameters.
 
 FedProx (Li et al. 2020) applies the term to the model that is averaged. Ditto (Li et al. 2021) averages as FedAvg does,
-and each client also trains a personal model near the global one, which it never sends.
+and each client also trains a personal model near the global one. The personal model is never sent.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from fedlog.algorithms.averaging import Averaging, fedavg
+from fedlog.algorithms.interface import EVERYTHING, Exchange, ModelPlan, Phase, Schedule, Work, WorkResult
 from fedlog.algorithms.losses import NearModelLoss
-from fedlog.algorithms.shape import EVERYTHING, Exchange, ModelPlan, Phase, Schedule, Work, WorkResult
 from fedlog.errors import InputError
 from fedlog.models.body import Params
 from fedlog.wire.message import Message
@@ -80,8 +80,8 @@ def ditto(
 ) -> Ditto:
     """Ditto (Li et al. 2021): FedAvg, and a personal model v with lambda / 2 * |v - w_global|^2 in its loss.
 
-    `regularisation` is lambda. The personal model has the epochs and the learning rate of the global one unless its own
-    are given.
+    `regularisation` is lambda. Without `personal_epochs` or `personal_learning_rate`, the personal model takes the
+    epochs or the learning rate of the global model.
     """
     near = NearModelLoss(_check_strength("ditto", "regularisation", regularisation))
     personal = Phase(

@@ -19,14 +19,14 @@ from fedlog.algorithms.csfl import CSFL
 from fedlog.algorithms.feddbe import FedDBE
 from fedlog.algorithms.fedlog import FedLog, FedLogC
 from fedlog.algorithms.fedproto import FedProto
+from fedlog.algorithms.interface import Algorithm, ModelPlan, Schedule
 from fedlog.algorithms.one_exchange.fed_cof import FedCOF
 from fedlog.algorithms.one_exchange.fed_heads import FedHeads
 from fedlog.algorithms.one_exchange.fed_regression import FedRegression
 from fedlog.algorithms.one_exchange.heads_from_drawn_features import CCVR, FedPFT
 from fedlog.algorithms.one_exchange.solved_heads import FedLDA, FedLogOnce, FedNB, FedNCM, FedQDA, FedRidge
-from fedlog.algorithms.shape import Algorithm, ModelPlan, Schedule
 from fedlog.errors import InputError
-from fedlog.files.names import did_you_mean, import_callable, name_callable
+from fedlog.files.names import did_you_mean, import_callable, register_callable
 from fedlog.models.body import HEAD
 
 Factory = Callable[..., Algorithm]
@@ -59,8 +59,8 @@ def find_methods(condition: Callable[[Algorithm], bool]) -> tuple[str, ...]:
     return tuple(name for name, make in METHODS.items() if condition(make(plan)))
 
 
-def name_method(method: str | Factory) -> str:
-    """The name of a method in settings and result files, given its name, or the class or function that makes it."""
+def find_method_name(method: str | Factory) -> str:
+    """The method's name in settings and result files; `method` is this name, or the class or function that makes it."""
     if isinstance(method, str):
         return method
     if not callable(method):
@@ -69,11 +69,11 @@ def name_method(method: str | Factory) -> str:
             hint="give the class, not an instance: fedlog makes the instance for the federation's model",
         )
     known = {made: name for name, made in METHODS.items()}
-    return known.get(method) or name_callable(method)
+    return known.get(method) or register_callable(method)
 
 
 def find_factory(method: str) -> Factory:
-    """The class or function that makes the method; `package.module:name` imports a user's own."""
+    """The class or function that makes the method; a name `package.module:name` imports a user's own method."""
     if method in METHODS:
         return METHODS[method]
     if method.partition(":")[2]:
@@ -117,9 +117,9 @@ def read_options(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
 def make_method(method: str, plan: ModelPlan, given: Mapping[str, Any]) -> Algorithm:
     """Make the method for models with this plan, and with the `given` options."""
     make = find_factory(method)
-    _refuse_incomplete(method, sorted(getattr(make, "__abstractmethods__", ())))
+    _refuse_incomplete_method(method, sorted(getattr(make, "__abstractmethods__", ())))
     made = make(plan, **read_options(method, given))
-    _refuse_incomplete(
+    _refuse_incomplete_method(
         method, [name for name in ("name", *vars(Algorithm)) if name[0] != "_" and not hasattr(made, name)]
     )
     return made
@@ -152,11 +152,11 @@ class _MethodWithoutTraining:
         return replace(schedule, round=tuple(replace(exchange, phases=()) for exchange in schedule.round))
 
 
-def _refuse_incomplete(method: str, missing: list[str]) -> None:
+def _refuse_incomplete_method(method: str, missing: list[str]) -> None:
     if missing:
         raise InputError(
             f"method {method} is incomplete: it lacks {', '.join(missing)}",
-            hint="inherit from fedlog.algorithms.shape.Algorithm, and see docs/extend/method.md",
+            hint="inherit from fedlog.algorithms.interface.Algorithm, and see docs/extend/method.md",
         )
 
 

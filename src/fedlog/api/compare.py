@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from fedlog.algorithms.registry import Factory, name_method
+from fedlog.algorithms.registry import Factory, find_method_name
 from fedlog.api.progress import ComparisonBar
 from fedlog.api.result import Result, make_data_frame
 from fedlog.api.run import (
@@ -63,7 +63,10 @@ class Comparison:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The labels of the compared methods, in the given order; a label names codec, body or recipe if these vary."""
+        """The labels of the compared methods, in the given order.
+
+        A label is the method's name, followed by codec, body and recipe where several were compared.
+        """
         return self.findings.labels
 
     def runs_of(self, method: str) -> tuple[Result, ...]:
@@ -85,7 +88,7 @@ class Comparison:
 
     @cached_property
     def advice(self) -> Advice:
-        """The advice whether to federate, and with which method, from validation rows; `str(advice)` is a sentence."""
+        """Whether to federate, and with which method, judged on validation rows; `str(advice)` gives it as text."""
         return advise(self.findings, self.worth)
 
     @property
@@ -98,8 +101,9 @@ class Comparison:
         """A data frame (pandas, or polars without pandas) with one row for each method and one for each of its sites.
 
         Columns: `method`; `site`, a name or `all`; `accuracy` on test rows; `gain` over training alone on validation
-        rows; `gain_on_test`. Each of the last three also has two columns for its interval, as `accuracy_low` and
-        `accuracy_high`. Only in rows of `all`: `balanced_accuracy`, `macro_f1`, `auroc`, `calibration_error`, `bits`.
+        rows; `gain_on_test`. `accuracy` and both gains have two more columns each, the ends of their 95 % interval,
+        as `accuracy_low` and `accuracy_high`. Only in rows of `all`: `balanced_accuracy`, `macro_f1`, `auroc`,
+        `calibration_error`, `bits`.
         """
         from fedlog.report.compare.comparison import make_spreadsheet_rows
 
@@ -205,7 +209,7 @@ def compare(
     if not 0 <= worth < 1:
         raise InputError(f"worth must be a share from 0 up to 1, found: {worth:g}", hint="worth=0.01 is one point")
     methods = [methods] if isinstance(methods, str) else methods
-    names = tuple(dict.fromkeys([*(name_method(method) for method in methods), *variants.REFERENCES]))
+    names = tuple(dict.fromkeys([*(find_method_name(method) for method in methods), *variants.REFERENCES]))
     chosen = variants.VariantChoices(
         names, _make_tuple(codecs), _make_tuple(bodies), recipes, options, frozenset(settings)
     )
@@ -221,10 +225,10 @@ def compare(
     variants.check_codecs_and_bodies(chosen, common, own)
     if own is not None and federation is None:
         notes = own.notes
-    named = () if tuple(methods) == variants.METHODS else tuple(name_method(method) for method in methods)
+    named = () if tuple(methods) == variants.METHODS else tuple(find_method_name(method) for method in methods)
     chosen, left_out = variants.drop_methods_needing_equal_bodies(chosen, common, named)
     notes = (*notes, *left_out)
-    chosen, kept = variants.keep_own_rounds(chosen, common)
+    chosen, kept = variants.set_required_rounds(chosen, common)
     notes = (*notes, *kept)
     if quick:
         common, chosen, left_out = variants.make_quick_settings(common, chosen, own, methods_named=bool(named))
@@ -287,7 +291,8 @@ class _ComparisonPlan:
                 return execution.run_one_by_one(runs, self._get_federation_for_seed, bar.show, callbacks)
             if callbacks:
                 raise InputError(
-                    f"expected no callbacks, because other processes run the methods, found: {len(callbacks)}",
+                    "callbacks are not called for runs in other processes, found: "
+                    f"{len(callbacks)} with jobs={self.jobs} and executor={self.executor}",
                     hint="use jobs=1 without executor, or leave out the callbacks",
                 )
             side_by_side = make_executor(self.executor, self.jobs, out)
@@ -298,10 +303,7 @@ class _ComparisonPlan:
             return execution.run_in_parallel(runs, side_by_side, tasks, bar.show, data_dir)
 
     def _get_federation_for_seed(self, seed: int) -> Federation | None:
-        """Return the user's `Federation`, with a split of its own for this seed if it can be split again.
-
-        None if the data are given by name.
-        """
+        """Return the user's `Federation`, split anew for this seed if possible; None if the data are given by name."""
         given = self.federation
         if given is None:
             return None
@@ -314,7 +316,7 @@ def _make_tuple(names: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _load_user_federation(spec: RunSpec, given: Federation | None) -> Federation | None:
-    """Return the user's own data, given as an object or loaded by name; None for the named data sets of fedlog."""
+    """Return the user's own data: `given`, or loaded from `sites:FOLDER` or a function; None for fedlog's data sets."""
     if given is not None or spec.data in DEFAULTS:
         return given
     return load_federation(resolve(spec).data)

@@ -56,8 +56,8 @@ class LiveBar:
         self._bar.start()
         return line
 
-    def _begin_line_if_due(self) -> bool:
-        """Return whether it is time to print another line; if it is, start to wait for the line after it."""
+    def _check_and_restart_line_timer(self) -> bool:
+        """Return whether enough time has passed to print the next line; if so, the waiting time starts again."""
         due = time.monotonic() - self._told_at >= self._pause
         if due:
             self._told_at = time.monotonic()
@@ -77,12 +77,12 @@ class ComparisonBar(LiveBar):
             self._show_bar(*columns, TimeRemainingColumn(), title="rounds", total=rounds)
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=done, text=text)
-        elif self._begin_line_if_due():
+        elif self._check_and_restart_line_timer():
             self._console.print(f"{done} of {rounds} rounds  {text}", soft_wrap=True, markup=False)
 
 
 class Progress(LiveBar, Callback):
-    """Shows the progress of a run on a console; warnings go to the console `loud`, even if `console` is quiet."""
+    """Shows a run's progress on `console` and its warnings on `loud`, so that a quiet `console` hides no warning."""
 
     def __init__(self, console: Console, loud: Console | None = None) -> None:
         super().__init__(console, seconds_between_lines=5.0)
@@ -119,7 +119,7 @@ class Progress(LiveBar, Callback):
             self._bar.update(self._bar.task_ids[0], completed=done, total=records)
             if done == records:
                 self.close()
-        elif done == records or self._begin_line_if_due():
+        elif done == records or self._check_and_restart_line_timer():
             self._print_line(f"features {done}/{records}")
 
     def round_ended(self, record: RoundRecord) -> None:
@@ -142,7 +142,7 @@ class Progress(LiveBar, Callback):
             shown = text if len(text) < room else accuracy  # on a narrow terminal the accuracy alone
             self._bar.update(self._bar.task_ids[0], completed=record.round, text=shown)
             return
-        if self._begin_line_if_due() or record.round in (1, self._rounds):
+        if self._check_and_restart_line_timer() or record.round in (1, self._rounds):
             self._print_line(f"round {record.round}/{self._rounds}  {text}")
 
     def run_ended(self, summary: Summary, trained: bool) -> None:

@@ -77,7 +77,10 @@ def run(
 
 @contextmanager
 def open_run_folder(out: str | Path | None) -> Iterator[Path]:
-    """Yield the folder `out`, or a temporary folder for None; at the end, restore PyTorch's number of threads."""
+    """Yield the folder `out` or, for None, a temporary folder that is removed at the end of the `with` block.
+
+    PyTorch's number of threads is restored at the end, because a run changes it.
+    """
     threads = torch.get_num_threads()
     try:
         if out is not None:
@@ -86,7 +89,7 @@ def open_run_folder(out: str | Path | None) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="fedlog-") as folder:
             yield Path(folder) / "run"
     finally:
-        torch.set_num_threads(threads)  # a run changes it
+        torch.set_num_threads(threads)
 
 
 def check_data(data: object) -> None:
@@ -112,14 +115,14 @@ def check_callbacks(given: Iterable[Callback]) -> tuple[Callback, ...]:
 
 def _make_spec(data: str, method: str | registry.Factory, settings: Mapping[str, Any]) -> RunSpec:
     """Make the specification of a run from keyword arguments, which are settings or options of the method."""
-    name = registry.name_method(method)
+    name = registry.find_method_name(method)
     check_options([name], settings)
     given = separate_options(settings)
     return apply_recipe(make_spec({**given, "data": data, "method": name}, "fedlog.run"), given)
 
 
 def separate_options(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return settings by name: arguments that are not settings are a method's options, and are put under `options`."""
+    """Return the settings with every argument that is not a setting moved into `options`, the method's options."""
     known = find_setting_types(RunSpec)
     given: dict[str, Any] = {key: value for key, value in settings.items() if key in known}
     given |= {key: str(value) for key, value in given.items() if isinstance(value, Path)}

@@ -33,7 +33,7 @@ class _Tracker(Callback):
         self._to_close = ExitStack()
 
     def _start_writing(self, start: RunStart, write: Callable[[str, float, int], None]) -> None:
-        """Start writing; a resumed run first writes the rounds before the interruption."""
+        """Keep `write`, which writes (name, value, round), and write the rounds that a resumed run has already done."""
         self._clients, self._write = start.clients, write
         for record in start.done:
             self.round_ended(record)

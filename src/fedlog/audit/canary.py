@@ -22,8 +22,8 @@ import torch
 from torch import Tensor, nn
 
 from fedlog.algorithms.fedlog import FedLog
+from fedlog.algorithms.interface import Algorithm, Exchange
 from fedlog.algorithms.registry import freeze_bodies
-from fedlog.algorithms.shape import Algorithm, Exchange
 from fedlog.audit.distinguisher import Observation, bound_mu_from_below, find_largest_mu_bound, score_trials
 from fedlog.audit.result import Audit, AuditResult, Fault
 from fedlog.core.clip import parse_clip
@@ -68,20 +68,23 @@ def run_audit(audit: Audit) -> AuditResult:
     return AuditResult(audit, compute_epsilon(found, delta), compute_epsilon(visible, delta), found)
 
 
-def _run_trials(audit: Audit, protection: Protection, clients: Sequence[Records], world: str) -> list[Observation]:
-    """Run all trials and return what the attacker sees in each; `world` is `with` or `without` (the canary)."""
+def _run_trials(audit: Audit, protection: Protection, clients: Sequence[Records], key_name: str) -> list[Observation]:
+    """Run all trials and return what the attacker sees in each.
+
+    `key_name`, "with" or "without" (the canary), gives the two sets of trials different random numbers.
+    """
     key = Key(audit.seed)
     rounds = [
-        _train_clients(audit, protection, clients, key.child("training", number), key.child("noise", world, number))
+        _train_clients(audit, protection, clients, key.child("training", number), key.child("noise", key_name, number))
         for number in range(audit.trainings)
     ]
     # Each trial draws one of the trainings at random, so that trials are independent and identically distributed.
-    drawn = key.child("drawn", world).numpy().integers(0, audit.trainings, audit.trials)
+    drawn = key.child("drawn", key_name).numpy().integers(0, audit.trainings, audit.trials)
     return [Observation(int(number), rounds[number].observe(trial)) for trial, number in enumerate(drawn)]
 
 
 def make_audited_protection(audit: Audit, classes: int, clients: int) -> Protection:
-    """Make the protection that a run with this claim has; if the audit has a planted fault, plant it."""
+    """Make the protection of a real run with the audit's settings; if the audit plants a fault, it has this fault."""
     norm, clip = (audit.message_norm, None) if audit.unit is Unit.CLIENT else (None, parse_clip(audit.clip))
     protection = make_protection(
         audit.budget,
@@ -105,7 +108,7 @@ def make_audited_protection(audit: Audit, classes: int, clients: int) -> Protect
 
 
 def _copy_fields(protection: Protection) -> dict[str, Any]:
-    """Return the fields of the protection by name, to construct an object of a derived class from them."""
+    """Return the protection's fields by name: the arguments to construct a subclass with the same values."""
     return {part.name: getattr(protection, part.name) for part in fields(Protection)}
 
 
@@ -131,7 +134,7 @@ class _StoringProtection(Protection):
 
 
 class _SumPublishingFedLog(FedLog):
-    """FedLog with a server that publishes the whole sum, from which a real server computes all that it sends."""
+    """FedLog with a server that sends the whole noisy sum: the attacker sees at least as much as in a real run."""
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
         """Return the whole sum of the uploads as the server's next state."""
@@ -176,9 +179,9 @@ class _TrainedRounds:
 
 
 def _train_clients(
-    audit: Audit, protection: Protection, clients: Sequence[Records], key: Key, noise: Key
+    audit: Audit, protection: Protection, clients: Sequence[Records], key: Key, noise_key: Key
 ) -> _TrainedRounds:
-    """Train the clients with the engine, as in a run, and keep their messages before noise is added."""
+    """Train the clients as in a run, and keep their messages before noise; trials draw the noise from `noise_key`."""
     data = Records(torch.cat([own.inputs for own in clients]), torch.cat([own.labels for own in clients]))
     federation = make_federation(data, [len(own) for own in clients], CLASSES)
     weight = 1 / 16 if audit.unit is Unit.RECORD else 0.0
@@ -197,10 +200,10 @@ def _train_clients(
     (exchange,) = algorithm.schedule.round
     for number in range(audit.releases):
         cohort.make_encoded_uploads(1 + number, exchange, range(len(clients)))
-    server = Server(_SumPublishingFedLog(plan), {}, {}, protection=protection, noise_key=noise.child("server"))
+    server = Server(_SumPublishingFedLog(plan), {}, {}, protection=protection, noise_key=noise_key.child("server"))
     each = len(clients)
     by_round = [tap.messages[number * each : (number + 1) * each] for number in range(audit.releases)]
-    return _TrainedRounds(by_round, protection, exchange, server, noise)
+    return _TrainedRounds(by_round, protection, exchange, server, noise_key)
 
 
 def _make_neighbouring_clients(audit: Audit) -> tuple[list[Records], list[Records]]:

@@ -64,7 +64,7 @@ def bound_mu_from_below(present: Scores, absent: Scores, confidence: float) -> f
     alarms = (absent[rest:] > thresholds[:, None]).sum(1)
     misses = (present[learnt:] <= thresholds[:, None]).sum(1)
     error = (1 - confidence) / (2 * THRESHOLDS)
-    found = _compute_normal_quantile(alarms, len(absent) - rest, error) + _compute_normal_quantile(
+    found = _bound_normal_quantile(alarms, len(absent) - rest, error) + _bound_normal_quantile(
         misses, len(present) - learnt, error
     )
     return max(0.0, float(found.max()))
@@ -81,7 +81,10 @@ def count_learning_trials(trials: int) -> int:
     return trials // 5
 
 
-def _compute_normal_quantile(hits: NDArray[np.int64], trials: int, error: float) -> Scores:
-    """Compute Phi^-1(1 - p), where p is an upper confidence bound (level 1 - error) on the probability of a hit."""
-    upper = np.where(hits < trials, beta.ppf(1 - error, hits + 1, np.maximum(trials - hits, 1)), 1.0)
+def _bound_normal_quantile(failures: NDArray[np.int64], trials: int, error: float) -> Scores:
+    """Return a lower bound on Phi^-1(1 - p), with p the probability of a failure: a false alarm, or a miss.
+
+    `failures` is the number of failures in `trials` trials. The bound is wrong with probability at most `error`.
+    """
+    upper = np.where(failures < trials, beta.ppf(1 - error, failures + 1, np.maximum(trials - failures, 1)), 1.0)
     return np.asarray(norm.isf(upper))

@@ -1,10 +1,11 @@
 """Audit in one run with many canaries, for computations that are too expensive to repeat: secure sums and DP-SGD.
 
-A coin decides for every canary whether it takes part. A canary is a record or, if whole clients are protected, a client
-that has one record if it takes part, else none. No two canaries affect the same entries of the result. From the result
-of the one run the attacker guesses those coins that it is surest of. Steinke, Nasr and Jagielski (2023) bound how many
-guesses can be right, however the canaries depend on each other. In a run that is (epsilon, delta)-private for one
-record more or less, with m canaries and f(v) = P(Binomial(guesses, q) >= v) for q = exp(epsilon) / (1 + exp(epsilon)),
+A coin decides for every canary whether it takes part. A canary is a record. If whole clients are protected, a canary
+is a client, with one record if it takes part and none if not. No two canaries affect the same entries of the result.
+From the result of the one run the attacker guesses those coins that it is surest of. Steinke, Nasr and Jagielski (2023)
+bound how many guesses can be right, however the canaries depend on each other. In a run that is (epsilon,
+delta)-private for one record more or less, with m canaries and f(v) = P(Binomial(guesses, q) >= v) for
+q = exp(epsilon) / (1 + exp(epsilon)),
 
     P(right >= v) <= f(v) + 2 m delta max_i (f(v - i) - f(v)) / i.
 
@@ -23,8 +24,8 @@ from scipy.stats import binom
 from torch import Tensor
 
 from fedlog.algorithms.fedlog import FedLog
+from fedlog.algorithms.interface import Work
 from fedlog.algorithms.registry import freeze_bodies
-from fedlog.algorithms.shape import Work
 from fedlog.audit.canary import WIDTH, make_audited_protection, make_federation, make_linear_layer, start_cohort
 from fedlog.audit.result import Audit, AuditedPart, AuditResult, Fault
 from fedlog.core.clip import parse_clip
@@ -84,7 +85,7 @@ def bound_epsilon_by_guesses(scores: Tensor, coins: np.ndarray, delta: float, er
 
 
 def find_largest_epsilon_bound(canaries: int, delta: float, error: float) -> float:
-    """Return the largest lower bound on epsilon that this many canaries can give: that of right guesses only."""
+    """Return the largest lower bound on epsilon that this many canaries can give: the one if all guesses are right."""
     each = error / len(SHARES)
     return max(
         _find_smallest_epsilon(canaries, guesses, guesses, delta, each) for guesses in _list_guess_counts(canaries)
@@ -92,7 +93,7 @@ def find_largest_epsilon_bound(canaries: int, delta: float, error: float) -> flo
 
 
 def bound_guess_probability(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
-    """Return an upper bound on the probability of this many right guesses in an (epsilon, delta)-private run."""
+    """Return an upper bound on P(`right` or more right guesses) in an (epsilon, delta)-private run."""
     q = 1 / (1 + np.exp(-epsilon))
     below = np.arange(right - 1, -1, -1)
     # (f(v - i) - f(v)) / i for i = 1 .. v: the probabilities of v - 1, v - 2, ... added up.
@@ -102,7 +103,7 @@ def bound_guess_probability(canaries: int, guesses: int, right: int, epsilon: fl
 
 
 def _find_smallest_epsilon(canaries: int, guesses: int, right: int, delta: float, error: float) -> float:
-    """Return the smallest epsilon at which this many right guesses have a probability of at least `error`."""
+    """Return the smallest epsilon, up to 50, at which `right` or more right guesses may have probability `error`."""
 
     def compute_excess_probability(epsilon: float) -> float:
         return bound_guess_probability(canaries, guesses, right, epsilon, delta) - error
@@ -118,11 +119,12 @@ def _find_smallest_epsilon(canaries: int, guesses: int, right: int, delta: float
 
 
 def _list_guess_counts(canaries: int) -> list[int]:
+    """List how many coins the attacker guesses: one number for each of the `SHARES`."""
     return [max(2, int(share * canaries)) for share in SHARES]
 
 
 def _score_canaries_by_sum(audit: Audit, coins: np.ndarray) -> Tensor:
-    """Score each canary, (canaries,), by its row in a secure sum: the row's product with the canary's statistic.
+    """Return a score for each canary: the product of its row in a secure sum with the statistic that it would add.
 
     Each canary has a class of its own, and features far beyond every bound. If records are protected, all canaries are
     at the first client. If clients are protected, each canary is a client with one record or none, which adds its share
@@ -134,7 +136,7 @@ def _score_canaries_by_sum(audit: Audit, coins: np.ndarray) -> Tensor:
     present = torch.from_numpy(np.flatnonzero(coins))
     labels = torch.cat([present, torch.zeros(CLIENTS - 1, dtype=torch.int64)])
     data = Records(torch.cat([torch.full((len(present), INPUTS), 1000.0), torch.zeros(CLIENTS - 1, INPUTS)]), labels)
-    sent = _make_messages(protection, data, sizes, classes, Key(audit.seed))
+    sent = _make_protected_uploads(protection, data, sizes, classes, Key(audit.seed))
     uploads = [
         (at, protection.convert_to_feature_units(make_contribution(UPLOAD_CODEC.decode(blob)))) for at, blob in sent
     ]
@@ -144,10 +146,10 @@ def _score_canaries_by_sum(audit: Audit, coins: np.ndarray) -> Tensor:
     return (sums.arrays[0] - own) @ statistic
 
 
-def _make_messages(
+def _make_protected_uploads(
     protection: Protection, data: Records, sizes: Sequence[int], classes: int, key: Key
 ) -> list[tuple[int, bytes]]:
-    """Make the clients' protected messages for the secure sum; client i has `sizes[i]` of the records."""
+    """Return each client's number and its protected message for the secure sum; client i has `sizes[i]` records."""
     federation = make_federation(data, sizes, classes)
     bodies = [
         build_body("canary", lambda: make_linear_layer(INPUTS, WIDTH, 1.0), (INPUTS,), protection.bound.clip)
@@ -160,7 +162,7 @@ def _make_messages(
 
 
 def _score_canaries_by_training(audit: Audit, coins: np.ndarray) -> Tensor:
-    """Score each canary, (canaries,), by how far one training by DP-SGD moved its weights along its gradient.
+    """Return a score for each canary: how far one training by DP-SGD moved its features towards its class, class 0.
 
     The input of canary i is a multiple of the i-th unit vector, so its gradient changes only column i of the body's
     weights. The training has the whole budget, and its result counts as released.

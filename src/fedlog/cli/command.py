@@ -23,7 +23,7 @@ class StopRequestedError(KeyboardInterrupt):
 
 @contextmanager
 def end_quietly_on_sigterm(last_words: str) -> Iterator[None]:
-    """Leave the `with` block without an error if SIGTERM arrives, and print `last_words`; Ctrl-C is still an error."""
+    """Print `last_words` and end the `with` block without an error if SIGTERM arrives; Ctrl-C still interrupts."""
     try:
         yield
     except StopRequestedError:

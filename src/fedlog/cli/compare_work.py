@@ -53,7 +53,7 @@ def compare_and_report(args: argparse.Namespace) -> int:
     options = given.pop("options", {})
     if not 0 <= args.worth < 100:
         raise InputError(f"expected --worth in points, from 0 to 100, found: {args.worth:g}", hint="--worth 1")
-    out = args.out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-compare-{_make_file_name(data)}"
+    out = args.out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-compare-{_make_folder_name(data)}"
     try:
         comparison = fedlog.compare(
             data,
@@ -135,7 +135,7 @@ def _find_named_recipe(texts: Sequence[str]) -> Recipe | None:
 def _parse_own_recipes(texts: Sequence[str]) -> dict[str, dict[str, Any]] | None:
     """Read a user's own recipes, `NAME:KEY=VALUE,...`, as {name: settings}; None if there are none.
 
-    The recipe with the empty name changes nothing: methods are compared with and without the recipes.
+    An entry without name and settings is added, so that every method is also run without a recipe.
     """
     if not texts:
         return None
@@ -157,7 +157,7 @@ def _parse_recipe_value(text: str) -> Any:
         return text.strip()
 
 
-def _make_file_name(data: str) -> str:
+def _make_folder_name(data: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", data).strip("-")[-60:]
 
 
@@ -174,7 +174,7 @@ def write_plan(folder: Path, comparison: Comparison, site_column: str | None) ->
     folder.mkdir(parents=True, exist_ok=True)
     write_file(folder / "schema.toml", dump_schema(federation.make_schema(), (REVIEW_NOTE,)))
     tables = _write_site_tables(folder, comparison.data.removeprefix(SITES), site_column)
-    lines = [*_explain_method_to_deploy(comparison, label), *list_commands(folder, spec, federation, tables)]
+    lines = [*_explain_method_to_deploy(comparison, label), *list_deployment_commands(folder, spec, federation, tables)]
     text = "\n".join(lines) + "\n"
     write_file(folder / "commands.sh", text)
     return text
@@ -215,7 +215,9 @@ def _write_site_tables(folder: Path, source: str, site_column: str | None) -> di
     return sources.paths or {name: folder / f"{name}.csv" for name in sources.frames}
 
 
-def list_commands(folder: Path, spec: RunSpec, federation: Federation, tables: Mapping[str, Path]) -> list[str]:
+def list_deployment_commands(
+    folder: Path, spec: RunSpec, federation: Federation, tables: Mapping[str, Path]
+) -> list[str]:
     """List the commands that the server and each site must run, with the settings of the compared run."""
     schema = shlex.quote(str(folder / "schema.toml"))
     lines = ["# At the server:", f"fedlog federate init server --schema {schema} --host {HOST}"]
@@ -229,7 +231,7 @@ def list_commands(folder: Path, spec: RunSpec, federation: Federation, tables: M
             f"fedlog federate site {site} --data {data} --body {shlex.quote(find_body_name(spec, name))}",
             "",
         ]
-    return [*lines, "# At the server, once all sites are online:", make_run_command(spec)]
+    return [*lines, "# At the server, once all sites are online:", make_federate_run_command(spec)]
 
 
 def find_body_name(spec: RunSpec, site: str) -> str:
@@ -244,7 +246,7 @@ def find_body_name(spec: RunSpec, site: str) -> str:
     return own.get(site) or common[0]
 
 
-def make_run_command(spec: RunSpec) -> str:
+def make_federate_run_command(spec: RunSpec) -> str:
     """Return the command `fedlog federate run ...` with the settings of the compared run."""
     always = ("method", "recipe", "rounds", "batch_size", "seed", "codec")
     words = ["fedlog federate run server"]

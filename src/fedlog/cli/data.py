@@ -131,7 +131,7 @@ def check_data_sets(args: argparse.Namespace) -> int:
 
 
 def _find_data_sets(names: Sequence[str]) -> list[PublicDataSet]:
-    """Find where these data sets are downloaded from; InputError for a data set that needs no download."""
+    """Find the public data sets with these names; InputError for a data set that needs no download."""
     for name, _, origin in NOT_DOWNLOADED:
         if name in names:
             raise InputError(f"{name} needs no download: {origin}", hint=f"fedlog run --data {name}")

@@ -25,7 +25,7 @@ from fedlog.report.pages.deployed_page import (
     render_deployed_runs,
     write_deployed_page,
 )
-from fedlog.report.pages.live import Pages
+from fedlog.report.pages.live import ServedPages
 from fedlog.report.pages.run_facts import sum_bits_by_kind
 from fedlog.settings.differences import SettingDifference, describe_value, format_flags
 from fedlog.settings.fields import find_setting_info
@@ -35,7 +35,7 @@ from fedlog.settings.training import Recipe
 
 
 def find_deployed_runs(folder: Path) -> list[Path]:
-    """Return the folders of the deployed runs: the folder itself if it is one, or all in a server's folder."""
+    """Return the folders of deployed runs: only `folder` if it is a run's folder, all runs of a server's folder."""
     if (folder / PLAN).exists():
         return [folder]
     return sorted(path.parent for path in ServerFolder(folder).runs.glob(f"*/{PLAN}"))
@@ -50,7 +50,7 @@ def read_deployed_run(folder: Path) -> DeployedRun:
     """Read everything that the page shows about the deployed run in this folder, finished or still running."""
     run_folder, server = RunFolder(folder), ServerFolder(folder.parent.parent)
     plan, report = run_folder.read_plan(), run_folder.read_report() or {}
-    differences, others = _compare_with_defaults(plan)
+    differences, others = _separate_changed_settings(plan)
     private = plan.promise is not None and (folder / FILE_NAME).exists()
     budget = None if plan.promise is None else {"epsilon": plan.promise.epsilon, "delta": plan.promise.delta}
     rounds = _read_rounds(run_folder)
@@ -121,7 +121,7 @@ def _read_sites(report: Mapping[str, Any], run: str, events: Iterable[Mapping[st
     )
 
 
-def _compare_with_defaults(plan: Plan) -> tuple[tuple[SettingDifference, ...], tuple[tuple[str, str], ...]]:
+def _separate_changed_settings(plan: Plan) -> tuple[tuple[SettingDifference, ...], tuple[tuple[str, str], ...]]:
     """Divide the settings of a deployed run into those that differ from the defaults of its method, and the others."""
     usual_plan = make_plan(apply_recipe(RunSpec(method=plan.method), given=()), plan.name, lambda: 0)
     here, usual = _list_settings(plan), _list_settings(usual_plan)
@@ -152,20 +152,23 @@ def _make_repeat_command(server: Path, method: str, differences: Sequence[Settin
     return shlex.join([*words, *format_flags(differences)])
 
 
-def make_deployed_pages(folder: Path) -> Pages:
+def make_deployed_pages(folder: Path) -> ServedPages:
     """Make the pages that `fedlog watch` serves for a server's folder, or for the folder of one of its runs."""
-    return Pages(folder, find_deployed_runs, _render_folder, _list_files)
+    return ServedPages(folder, find_deployed_runs, _render_run_or_list, _list_page_sources)
 
 
-def _render_folder(folder: Path, records_version: str) -> str:
-    """Render the page of one run, or for a server's folder the list of its runs."""
+def _render_run_or_list(folder: Path, records_version: str) -> str:
+    """Return the HTML of one run, or of the list of runs for a server's folder.
+
+    The page is loaded again when the state of the runs' files differs from `records_version`.
+    """
     if (folder / PLAN).exists():
         return render_deployed(read_deployed_run(folder), records_version)
     runs = {f"{run.relative_to(folder).as_posix()}/": read_deployed_run(run) for run in find_deployed_runs(folder)}
     return render_deployed_runs(folder.resolve().name, runs, records_version)
 
 
-def _list_files(folder: Path) -> Iterator[Path]:
+def _list_page_sources(folder: Path) -> Iterator[Path]:
     """List the files that the page is made from: those of the runs, and the server's log."""
     runs = find_deployed_runs(folder)
     yield from (run / name for run in runs for name in (PLAN, ROUNDS, REPORT, FILE_NAME))

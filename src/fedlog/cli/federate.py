@@ -1,6 +1,6 @@
 """The options of `fedlog federate ...`: a real federation over Flower. The module `federate_work` does the work.
 
-Nothing of Flower, polars or cryptography is imported before a command runs: `fedlog --help` must work without them.
+Flower, polars and cryptography are imported only when a command runs: `fedlog --help` must work without them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The work of `fedlog federate ...`: one function for each command, which `federate` finds by its name."""
+"""The work of `fedlog federate ...`: one function for each command; `federate` refers to the functions by name."""
 
 from __future__ import annotations
 
@@ -87,7 +87,8 @@ def register_sites(args: argparse.Namespace) -> None:
         )
     if str(args.key) != "-" and not args.key.is_file():
         raise InputError(
-            f"expected a public key file, found none: {args.key}", hint="each site has its key in site.pub"
+            f"expected a public key file, found none: {args.key}",
+            hint="ask the site for its site.pub, which `fedlog federate join` wrote there",
         )
     text = sys.stdin.read() if str(args.key) == "-" else args.key.read_text()
     server_side.register_site(folder, args.name, text, say)
@@ -129,14 +130,14 @@ def create_site(args: argparse.Namespace) -> None:
     say(f"the private key stays in {folder.private_key}; nobody else ever needs it")
 
 
-def _print_public_key(folder: SiteFolder, line: str) -> None:
-    print(line)
-    mark = compute_fingerprint(line)
+def _print_public_key(folder: SiteFolder, public_key: str) -> None:
+    print(public_key)
+    mark = compute_fingerprint(public_key)
     say(f"fingerprint {mark}: read it to the operator when you send the line above ({folder.public_key})")
 
 
 def run_site(args: argparse.Namespace) -> None:
-    """Take part with the site's data until Ctrl-C or SIGTERM."""
+    """Take part in the server's runs with the site's data, until Ctrl-C or SIGTERM."""
     folder = SiteFolder.open(args.folder)
     with folder.lock_against_other_commands():
         _check_and_run_site(folder, args)
@@ -145,7 +146,7 @@ def run_site(args: argparse.Namespace) -> None:
 def _check_and_run_site(folder: SiteFolder, args: argparse.Namespace) -> None:
     """Check and store the site's settings, print the privacy spent so far, and run the site."""
     release_record.check_release_record(folder)
-    config = folder.propose_config(args.data, args.body, args.hold_out, args.world)
+    config = folder.make_changed_config(args.data, args.body, args.hold_out, args.world)
     if args.require_privacy is not None:
         release_record.PrivacyRequirement.parse(args.require_privacy)
         config = replace(config, privacy=args.require_privacy)
@@ -191,9 +192,10 @@ def replace_keys(args: argparse.Namespace) -> None:
 
 
 def print_ledger(args: argparse.Namespace) -> None:
-    """Print the record of what has left the site in all runs.
+    """Print the site's record of releases: what has left the site in all runs.
 
-    Before that, `--restore` takes the record from a file, `--lost` declares it lost, `--new-rows` begins a new one.
+    First, `--restore FILE` takes the record from a file, `--lost` declares the record lost, and `--new-rows` begins a
+    new record.
     """
     folder = SiteFolder.open(args.folder)
     if args.restore is not None:
@@ -207,7 +209,7 @@ def print_ledger(args: argparse.Namespace) -> None:
 
 
 def print_or_write_roster(args: argparse.Namespace) -> None:
-    """Print the site's entry for the list of all sites' keys or, if entries are given, write the list from them."""
+    """Print the site's entry for the roster, the list of all sites' keys; if entries are given, write the roster."""
     if not args.entries:
         print(format_roster_entry(SiteFolder(args.folder)))
         return
@@ -276,7 +278,7 @@ def run_demo(args: argparse.Namespace) -> None:
 
 
 def drop_site(args: argparse.Namespace) -> None:
-    """Let a run go on without a site, or with `--back` ask the site again; its statistics stay in the head."""
+    """Continue a run without a site, or ask the site again with `--back`; what the site has sent stays in the head."""
     folder = ServerFolder.open(args.folder)
     run = args.run or runs.find_unfinished_run(folder)
     if args.back:

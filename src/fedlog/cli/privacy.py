@@ -264,7 +264,7 @@ def _find_sensitivity(args: argparse.Namespace, unit: Unit, trust: Trust) -> flo
                 f"--clip {args.clip} bounds records, but --privacy client protects whole clients",
                 hint="--clip message:S",
             )
-        return compute_client_sensitivity(_read_message_norm(text), trust)
+        return compute_client_sensitivity(_parse_message_clip(text), trust)
     if text.startswith(MESSAGE):
         raise InputError(
             f"--clip {args.clip} bounds clients, but --privacy {unit} protects records",
@@ -279,7 +279,7 @@ def _find_sensitivity(args: argparse.Namespace, unit: Unit, trust: Trust) -> flo
     return clip.sensitivity(args.features)
 
 
-def _read_message_norm(text: str) -> float:
+def _parse_message_clip(text: str) -> float:
     try:
         norm = float(text.removeprefix(MESSAGE))
     except ValueError:

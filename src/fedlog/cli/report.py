@@ -24,7 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def write_report(args: argparse.Namespace) -> None:
-    """Write the page of a run, of a folder of runs or of all results, and print its path."""
+    """Write the page of the folder (a run, many runs, results of `fedlog reproduce`, a server), and print its path."""
     if is_deployed(args.folder):
         _write_deployed_reports(args)
         return

@@ -158,7 +158,7 @@ def _print_experiments(args: argparse.Namespace) -> None:
     chosen += [f"--{name}" for name in ("methods", "seeds", "rounds", "verify") if getattr(args, name) is not None]
     if chosen:
         raise InputError(
-            f"--list shows all experiments and takes no choice, found: {', '.join(chosen)}",
+            f"--list always shows all experiments, but these were given too: {', '.join(chosen)}",
             hint="fedlog reproduce --list",
         )
     entries = list_statuses(args.out, args.data_dir, args.jobs or count_cores())
@@ -218,7 +218,7 @@ class CellProgress(LiveBar):
             self._bar.update(self._whole, completed=done, text=text)
             for status in running:
                 self._show_cell(self._bar, status)
-        elif self._begin_line_if_due():
+        elif self._check_and_restart_line_timer():
             self._console.print(text)
             for status in running:
                 at = f"round {status.done}/{status.cell.record_count}"

@@ -67,14 +67,14 @@ def _add_accuracy_rows(table: Table, summary: Summary, alone: Summary | None) ->
     table.add_row("lowest client", f"{100 * lowest:.2f} %")
 
 
-def _add_regression_rows(table: Table, found: Mapping[str, Any]) -> None:
-    table.add_row("root mean squared error, mean over clients", f"{found['rmse_mean_over_clients']:.4g}")
-    share, level = found["inside_mean_over_clients"], found["interval_level"]
+def _add_regression_rows(table: Table, scores: Mapping[str, Any]) -> None:
+    table.add_row("root mean squared error, mean over clients", f"{scores['rmse_mean_over_clients']:.4g}")
+    share, level = scores["inside_mean_over_clients"], scores["interval_level"]
     table.add_row(f"inside their {100 * level:.0f} % intervals", f"{100 * share:.1f} %")
 
 
 def describe_main_settings(spec: RunSpec) -> str:
-    """Describe a run's main settings, and the settings that differ from the preset, in one line."""
+    """Describe in one line a run's main settings, and those that differ from the defaults of its data and method."""
     parts = {"body": ", ".join(spec.body), "batch size": f"{spec.batch_size}", "codec": spec.codec}
     parts |= {
         _format_setting_name(name): f"{spec.options[name]}"

@@ -35,7 +35,8 @@ def train_and_report(args: argparse.Namespace) -> int:
     """Train, write the report and print the summary; return exit code 0, or 1 if a run of `--seeds` failed."""
     if args.profile and (args.seeds is not None or args.dry_run):
         raise InputError(
-            f"expected --profile or {'--dry-run' if args.dry_run else '--seeds'}, found both: a profile is of one run",
+            f"expected --profile or {'--dry-run' if args.dry_run else '--seeds'}, found both: --profile measures the "
+            "rounds of a single whole run",
             hint="leave --profile out",
         )
     spec, folder = _choose_spec_and_folder(args)

@@ -11,7 +11,7 @@ from fedlog.cli.report import is_deployed
 from fedlog.errors import InputError
 
 if TYPE_CHECKING:
-    from fedlog.report.pages.live import Pages
+    from fedlog.report.pages.live import ServedPages
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,7 +47,7 @@ def serve_pages(args: argparse.Namespace) -> None:
         print("stopped", file=sys.stderr)
 
 
-def find_pages(folder: Path) -> Pages:
+def find_pages(folder: Path) -> ServedPages:
     """Return the pages to serve for this folder: those of simulated runs, or those of a server's deployed runs."""
     if is_deployed(folder):
         from fedlog.cli.deployed_run import make_deployed_pages  # needs the extra `federate`, as the server does

@@ -42,7 +42,7 @@ def bin_by_confidence(logits: Tensor, labels: Tensor) -> list[ReliabilityBin]:
     return found
 
 
-def calibration_error(logits: Tensor, labels: Tensor) -> float:
+def compute_calibration_error(logits: Tensor, labels: Tensor) -> float:
     """The expected calibration error (Guo et al. 2017): the mean of |confidence - accuracy| over bins."""
     if not len(labels):
         raise InputError("a calibration error needs records, found: none")
@@ -50,17 +50,18 @@ def calibration_error(logits: Tensor, labels: Tensor) -> float:
     return sum(part.records * abs(part.confidence - part.accuracy) for part in parts) / len(labels)
 
 
-def log_loss(logits: Tensor, labels: Tensor) -> float:
+def compute_log_loss(logits: Tensor, labels: Tensor) -> float:
     """The mean negative log-likelihood of the labels, in nats."""
     logs = torch.log_softmax(logits.to(torch.float64), dim=1)
     return float(-logs.gather(1, labels[:, None]).mean())
 
 
 def fit_temperature(logits: Tensor, labels: Tensor) -> float:
-    """The number to divide logits by, so that these validation records become most likely.
+    """The number to divide logits by, so that the labels of these validation records become most likely.
 
     As in Platt (1999), one imagined record of each class is added, so that a few records without a mistake do not make
-    the model certain. Classes that the logits rule out get no imagined record.
+    the model certain. An imagined record has no logits of its own: its weight is spread evenly over the real records.
+    Where a real record's logits rule a class out (see `IMPOSSIBLE_GAP`), that class is left out.
     """
     from scipy.optimize import minimize_scalar  # here: slow to import, and most runs do not need it
 

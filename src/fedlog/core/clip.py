@@ -27,7 +27,7 @@ class Clip(Protocol):
     def sensitivity(self, n_columns: int) -> float:
         """The largest L2 norm of one record's statistic; `n_columns` is m, the number of features with the constant."""
 
-    def count_fewest_records(self, sums: Tensor) -> Tensor:
+    def compute_least_record_count(self, sums: Tensor) -> Tensor:
         """A lower bound (...,) on the number of clipped records that can have these sums of features (..., m - 1)."""
 
 
@@ -48,7 +48,7 @@ class Clamp:
         """The largest L2 norm of one record's statistic: sqrt(1 + (m - 1) * bound^2), where m is `n_columns`."""
         return math.sqrt(1 + (n_columns - 1) * self.bound**2)
 
-    def count_fewest_records(self, sums: Tensor) -> Tensor:
+    def compute_least_record_count(self, sums: Tensor) -> Tensor:
         """The fewest records that can have these sums: the largest |sum| of a feature, divided by the bound."""
         return sums.abs().amax(-1) / self.bound
 
@@ -63,14 +63,14 @@ class L2Clip:
         _require_positive("clip radius", self.radius)
 
     def __call__(self, features: Tensor) -> Tensor:
-        """The clipped features, same shape (..., m - 1); no row has an L2 norm above the radius, rounding included."""
+        """The clipped features, same shape (..., m - 1). Even with rounding, no row has an L2 norm above `radius`."""
         return clip_row_norms(features, self.radius)
 
     def sensitivity(self, n_columns: int) -> float:
         """The largest L2 norm of one record's statistic: sqrt(1 + radius^2), for any number of features."""
         return math.sqrt(1 + self.radius**2)
 
-    def count_fewest_records(self, sums: Tensor) -> Tensor:
+    def compute_least_record_count(self, sums: Tensor) -> Tensor:
         """The fewest records that can have these sums: the L2 norm of the sums, divided by the radius."""
         lengths: Tensor = torch.linalg.vector_norm(sums, dim=-1)
         return lengths / self.radius
@@ -110,7 +110,10 @@ def clip_client_sums(sums: Tensor, norm: float) -> Tensor:
 
 
 def clip_row_norms(rows: Tensor, radius: float) -> Tensor:
-    """Scale each row of (..., d) down to L2 norm `radius` if its norm is larger; rounding leaves no norm above it."""
+    """Scale each row of (..., d) down to L2 norm `radius` if its norm is larger.
+
+    Even with rounding, no row of the result has a norm above `radius`.
+    """
     length = torch.linalg.vector_norm(rows.to(torch.float64), dim=-1, keepdim=True)
     # A sum of d squares may be rounded down d times; without this margin a row that is too long could pass.
     length = length * (1 + (rows.shape[-1] + 8) * torch.finfo(torch.float64).eps)

@@ -1,10 +1,10 @@
 """Compressed sensing: measure a long sparse vector with a few random numbers, and recover it from them.
 
 The matrix is a subsampled randomised Hartley transform, A = R H D: random signs D on the entries, the orthonormal
-Hartley transform H (cosines plus sines: the real sibling of Fourier's), and a random choice R of its rows. It is never
-stored: a product is one FFT with memory for a few vectors, and a seed makes the same matrix on both sides. The rows
-are orthonormal, so its largest singular value is 1; on sparse vectors it is close to an isometry times
-sqrt(rows / entries), as a Gaussian matrix scaled by its largest singular value would be.
+Hartley transform H (like Fourier's, but real: cosines plus sines), and a random choice R of its rows. A is never
+stored: a product with A is one FFT, which needs memory for a few vectors. Both sides make the same A from one seed.
+The rows of A are orthonormal, so its largest singular value is 1. On sparse vectors A is close to an isometry times
+sqrt(rows / entries). Roughly the same holds for a Gaussian matrix divided by its largest singular value.
 """
 
 from __future__ import annotations
@@ -83,24 +83,28 @@ def recover_vector(sensing: MeasurementMatrix, measurements: Tensor, n_nonzero: 
     nonzero = keep_largest(sensing.multiply_transposed(measurements), n_nonzero) != 0
     for _ in range(iterations):
         residual = measurements - sensing.measure(estimate)
-        uphill = sensing.multiply_transposed(residual)
-        restricted = uphill * nonzero
+        direction = sensing.multiply_transposed(residual)
+        restricted = direction * nonzero
         slope = float(restricted.square().sum())
         if float(residual.norm()) <= 1e-7 * scale or slope <= 1e-20 * scale**2:
             break
         step = slope / float(sensing.measure(restricted).square().sum())
-        estimate, change, nonzero = _improve_estimate(sensing, estimate, uphill, nonzero, step, n_nonzero)
+        estimate, change, nonzero = _improve_estimate(sensing, estimate, direction, nonzero, step, n_nonzero)
         if change <= 1e-7 * scale:
             break
     return estimate
 
 
 def _improve_estimate(
-    sensing: MeasurementMatrix, estimate: Tensor, uphill: Tensor, nonzero: Tensor, step: float, n_nonzero: int
+    sensing: MeasurementMatrix, estimate: Tensor, direction: Tensor, nonzero: Tensor, step: float, n_nonzero: int
 ) -> tuple[Tensor, float, Tensor]:
-    """The next estimate, its distance from the last one, and a mask of its non-zero entries."""
+    """Move the estimate by `step` times `direction`, and keep its `n_nonzero` largest entries.
+
+    `nonzero` marks the entries that are non-zero before. The step is halved until the residual is sure to fall.
+    Returns the next estimate, its distance from the one before, and a mask of its non-zero entries.
+    """
     while True:
-        moved = keep_largest(estimate + step * uphill, n_nonzero)
+        moved = keep_largest(estimate + step * direction, n_nonzero)
         change = moved - estimate
         length = float(change.norm())
         now_nonzero = moved != 0

@@ -11,10 +11,14 @@ and t is the one root of
     G(t) = ln sum_y p_y(t) = 0,     ln p_y = w_y / 2 - t = ln s_y + (ln 2 - ln w_y) / 2.
 
 G is decreasing and convex: each ln p_y has the slope -1 / (1 + w_y), which rises with t, and a log-sum-exp of convex
-functions is convex. So Newton started left of the root walks up to it without ever passing it. Left of the root lie
-(sum_y s_y)^2, by Jensen from sum_y s_y = sum_y p_y r_y / 2 and r_y^2 / 4 = t + ln p_y <= t; and ln sum_y exp(s_y^2),
-because p_y <= 1 makes r_y >= 2 s_y. The second form of ln p_y has no difference of large numbers in it: that is why
-the lengths keep full precision even when |eta_y|^2 / 4 is in the millions.
+functions is convex. So Newton started left of the root walks up to it without ever passing it. It starts at the larger
+of two numbers, neither of which is right of the root:
+
+    (sum_y s_y)^2          by Jensen, from sum_y s_y = sum_y p_y r_y / 2 and r_y^2 / 4 = t + ln p_y <= t
+    ln sum_y exp(s_y^2)    because p_y <= 1 makes r_y >= 2 s_y
+
+The second form of ln p_y has no difference of large numbers in it. So the lengths keep full precision even when
+|eta_y|^2 / 4 is in the millions.
 """
 
 from __future__ import annotations
@@ -90,8 +94,8 @@ def solve_head(posterior: Posterior) -> MapHead:
         error = float(np.maximum(certificate.relative_gradient, certificate.log_partition_error))  # NaN if one is NaN
         raise RunError(
             "the head could not be solved precisely enough, because the features are too large for float64, found: "
-            f"error {error:.3g} at tolerance {certificate.tolerance:.3g} (expected an error of at most the tolerance, "
-            f"and a tolerance of at most {_MAX_TOLERANCE:g})",
+            f"error {error:.3g} (must be at most the tolerance), "
+            f"tolerance {certificate.tolerance:.3g} (must be at most {_MAX_TOLERANCE:g})",
             hint="clip or normalise the features",
         )
     return MapHead(weights, certificate)

@@ -40,6 +40,7 @@ def unpack_triangle(packed: Tensor, width: int) -> Tensor:
 
 
 def _index_packed_entries(width: int, like: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The row, the column and the factor (1 or sqrt(2)) of each packed entry, on the device of `like`."""
     rows, columns = torch.triu_indices(width, width, device=like.device)
     scale = torch.where(rows == columns, 1.0, math.sqrt(2)).to(like)
     return rows, columns, scale

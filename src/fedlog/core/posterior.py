@@ -28,15 +28,18 @@ from fedlog.errors import InputError
 
 def log_partition(eta: Tensor) -> Tensor:
     """A(eta) = ln sum_y exp(|eta_y|^2 / 4), a scalar; `eta` is (n_class, m). Overflows only if |eta_y|^2 does."""
-    return torch.logsumexp(_energies(eta), dim=-1)
+    return torch.logsumexp(_compute_energies(eta), dim=-1)
 
 
 def log_partition_gradient(eta: Tensor) -> Tensor:
-    """The gradient of A, (n_class, m): row y is p_y * eta_y / 2 with p = softmax(|eta_y|^2 / 4); also the mean of T."""
-    return torch.softmax(_energies(eta), dim=-1).unsqueeze(-1) * eta / 2
+    """The gradient of A, (n_class, m): row y is p_y * eta_y / 2 with p = softmax(|eta_y|^2 / 4).
+
+    As in every exponential family, this is also the mean of T(phi, y) under p(phi, y | eta).
+    """
+    return torch.softmax(_compute_energies(eta), dim=-1).unsqueeze(-1) * eta / 2
 
 
-def _energies(eta: Tensor) -> Tensor:
+def _compute_energies(eta: Tensor) -> Tensor:
     """The energy |eta_y|^2 / 4 of each class: (n_class, m) -> (n_class,)."""
     return eta.square().sum(dim=-1) / 4
 

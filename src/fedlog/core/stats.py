@@ -232,9 +232,10 @@ class Moments:
     def _require_detail(self, *details: Detail) -> Tensor:
         """The second moments; InputError if their `detail` is not one of these."""
         if self.second is None or self.detail not in details:
+            needed = " or ".join(details)
             raise InputError(
-                f"this head needs second moments of detail {' or '.join(details)}, found: {self.detail}",
-                hint="give this detail where the moments are summed; a method states it as its attribute `detail`",
+                f"this head needs second moments of detail {needed}, found: {self.detail}",
+                hint=f"sum the moments with detail {needed}; a method chooses the detail by its attribute `detail`",
             )
         return self.second
 

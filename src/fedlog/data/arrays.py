@@ -104,7 +104,7 @@ def to_tensor(values: NDArray[Any]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(typed))
 
 
-def check_usable_arrays(
+def keep_usable_records(
     inputs: NDArray[Any],
     labels: NDArray[Any],
     groups: NDArray[Any] | None,
@@ -137,7 +137,7 @@ def convert_labels_to_targets(
 
 
 def _find_label_codes(labels: NDArray[Any], schema: Schema, where: str) -> NDArray[np.int64]:
-    """The position of each label in the schema's list of labels; a label that is a whole number is a position."""
+    """The position of each label in the schema's list of labels. Whole numbers are taken as positions already."""
     if labels.dtype.kind in "iu":
         bad = (labels < 0) | (labels >= schema.n_class)
         codes = labels.astype(np.int64)

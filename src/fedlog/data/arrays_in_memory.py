@@ -216,14 +216,14 @@ def _read_test_records(test: Any, sites: tuple[str, ...]) -> dict[str, SiteArray
 
 @dataclass(frozen=True)
 class _ClassLabels:
-    """The names of the federation's classes and, if labels are whole numbers, the label that stands for each class."""
+    """The names of the federation's classes; `numbers` has the label of each class, or is empty if labels are texts."""
 
     names: tuple[str, ...]
     numbers: tuple[int, ...]
 
     @classmethod
     def from_labels(cls, labels: Sequence[NDArray[Any]], names: Sequence[str] | None) -> _ClassLabels:
-        """The classes with these `names`; if it is None, the classes that occur in the labels."""
+        """The classes with these `names`, or if `names` is None, the classes that occur in the labels."""
         kinds = {
             "number" if array.dtype.kind in "iu" else "text" if array.dtype.kind == "U" else "" for array in labels
         }

@@ -114,12 +114,15 @@ def hold_out_validation(federation: Federation, spec: DataSpec) -> Federation:
 
 
 def can_data_change(name: str) -> bool:
-    """Whether data can change while they keep this name: files of sites and users' functions can, named data cannot."""
+    """Whether this name stands for files of sites or a user's function, whose records can change under the same name.
+
+    A LEAF folder counts as a named data set; `digest_leaf_data` finds out whether its files have changed.
+    """
     return name not in DEFAULTS
 
 
-def digest_data(spec: DataSpec) -> str | None:
-    """The digest of the records of a LEAF folder, or None for all other data.
+def digest_leaf_data(spec: DataSpec) -> str | None:
+    """The digest of the files of the LEAF folder if the specification names LEAF, else None.
 
     The other named data sets never change. Files of sites and users' functions are digested after they were loaded.
     """
@@ -238,7 +241,7 @@ def _divide_records(found: UndividedData, spec: DataSpec, key: Key) -> Division:
     if spec.partition == "user":
         return divide_by_people(found.train.required_users, clients=clients, key=key.child("sites"))
     if spec.partition == "person":
-        return _divide_recordings(found.train, clients, key.child("persons"))
+        return _make_person_clients(found.train, clients, key.child("persons"))
     key = key.child("partition")
     if spec.partition == "ordered":
         return divide_by_value(found.train.inputs[:, 0], found.test.inputs[:, 0], clients=clients)
@@ -265,8 +268,8 @@ def _separate_pools(found: UndividedData, division: Division) -> tuple[Undivided
     return replace(found, train=pools[0], test=pools[1]), Division(parts[0], parts[1])
 
 
-def _divide_recordings(pool: Records, persons: int, key: Key) -> Division:
-    """Make each of the first `persons` people a client, trained on some of its recordings and tested on others."""
+def _make_person_clients(pool: Records, persons: int, key: Key) -> Division:
+    """Make each of the first `persons` people a client; hold out some of each person's recordings for test."""
     of_recording = find_recordings(pool.inputs)
     split = []
     for person in range(1, persons + 1):

@@ -81,7 +81,7 @@ def check_rows(path: Path, separator: str, columns: int) -> None:
 
 
 def blank_unusable_lines(content: bytes, separator: str, columns: int) -> bytes:
-    """Return the text of a table in which lines that could make other rows unreadable are empty.
+    """Return the text of a table, after emptying every line that could make other rows unreadable.
 
     Such a line is not UTF-8, has more fields than the header, or opens a quotation that it does not close. The header,
     the first line, is not changed.

@@ -68,12 +68,12 @@ class Records:
     def join(parts: Sequence[Records]) -> Records:
         """The records of all parts in one pool; users, targets and rows are kept only if every part has them."""
 
-        def join_known(name: str) -> Tensor | None:
+        def join_if_known(name: str) -> Tensor | None:
             known = [getattr(part, name) for part in parts]
             return None if any(each is None for each in known) else torch.cat(known)
 
         inputs, labels = torch.cat([part.inputs for part in parts]), torch.cat([part.labels for part in parts])
-        return Records(inputs, labels, join_known("users"), join_known("targets"), join_known("rows"))
+        return Records(inputs, labels, join_if_known("users"), join_if_known("targets"), join_if_known("rows"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -324,7 +324,7 @@ def check_federation(federation: Federation) -> Federation:
             _check_records(records, federation)
     with prefix_errors(where):
         _check_transform(federation.transform, federation.input_shape)
-        _check_names([shard.name for shard in federation.shards])
+        _check_client_names([shard.name for shard in federation.shards])
     for shard in federation.shards:
         with prefix_errors(f"{where}, client {shard.name}"):
             _check_shard(shard, federation)
@@ -340,8 +340,8 @@ def _check_records(records: Records, federation: Federation) -> None:
     if records.inputs.dtype not in (torch.uint8, torch.float32):
         raise InputError(f"inputs must be uint8 or float32, found: {_describe_tensor(records.inputs)}")
     if (records.targets is None) is not (federation.target_range is None):
-        found = "only a range" if records.targets is None else "only numbers"
-        raise InputError(f"expected numbers to predict and a schema with their range, or neither, found: {found}")
+        found = "only the range" if records.targets is None else "only targets"
+        raise InputError(f"targets and a schema with their range must be given together, found: {found}")
     for name, values in (("users", records.users), ("targets", records.targets)):
         if values is not None and values.shape != records.labels.shape:
             raise InputError(f"{name} must have shape ({len(records)},), found: {_describe_tensor(values)}")
@@ -371,7 +371,7 @@ def _check_transform(transform: Transform, input_shape: tuple[int, ...]) -> None
         )
 
 
-def _check_names(names: Sequence[object]) -> None:
+def _check_client_names(names: Sequence[object]) -> None:
     for at, name in enumerate(names):
         if not isinstance(name, str) or not name:
             raise InputError(f"client {at} needs a name, a text that is not empty, found: {name!r}")

@@ -51,7 +51,7 @@ class ResumableDownloader:
     report: ReportProgress
 
     def __call__(self, url: str, output_file: str, pooch: object) -> None:
-        """Download the address to the output file."""
+        """Download the file at this address to `output_file`."""
         self.part.parent.mkdir(parents=True, exist_ok=True)
         while not self._receive(url):
             self.part.unlink()  # the server cannot continue from here, so the bytes received are useless

@@ -40,7 +40,8 @@ def list_images(folder: Path) -> tuple[Path, ...]:
 def read_images(folder: Path, schema: Schema, bad_rows: BadRowPolicy) -> tuple[Arrays, str | None]:
     """The images (n, channels, height, width) uint8 and their labels, and a sentence about images left out, or None.
 
-    REFUSED also refuses a folder whose name is not a label of the schema.
+    REFUSED raises an InputError for a broken image, and for a folder whose name is not a label of the schema.
+    LEFT_OUT leaves broken images out, and does not read such folders.
     """
     unknown = sorted(set(list_class_folders(folder)) - set(schema.label_values))
     if unknown and bad_rows is BadRowPolicy.REFUSED:
@@ -57,10 +58,13 @@ def read_images(folder: Path, schema: Schema, bad_rows: BadRowPolicy) -> tuple[A
         if (folder / name).is_dir()
         for path in list_images(folder / name)
     ]
-    return read_usable_rows(lambda kept: _read_files([files[at] for at in kept], schema, folder), len(files), bad_rows)
+    return read_usable_rows(
+        lambda kept: _read_image_files([files[at] for at in kept], schema, folder), len(files), bad_rows
+    )
 
 
-def _read_files(files: Sequence[tuple[int, Path]], schema: Schema, folder: Path) -> Arrays:
+def _read_image_files(files: Sequence[tuple[int, Path]], schema: Schema, folder: Path) -> Arrays:
+    """The images and labels of these pairs (label, path); the BadRowsError marks all images that cannot be read."""
     shape = schema.input_shape
     if len(shape) != 3 or shape[0] not in MODES:
         raise InputError(
@@ -111,7 +115,7 @@ def open_image(path: Path) -> Iterator[Image.Image]:
             if image.mode == "F" or image.mode.startswith("I"):
                 raise InputError(
                     f"expected an image of 8 bits a channel, found more (mode {image.mode}): {path}",
-                    hint="convert them to 8 bits in the same way at all sites, or give the numbers as an .npz file",
+                    hint="convert images to 8 bits in the same way at all sites, or give the numbers as an .npz file",
                 )
             yield image
     except IMAGE_ERRORS as error:

@@ -164,19 +164,19 @@ def _split_user(name: str, records: _UserRecords, data: Path) -> tuple[_UserReco
     )
 
 
-def _make_records(users: Mapping[str, _UserRecords], numbers: Mapping[str, int], data: Path) -> Records:
-    """The records of all users in one pool; `numbers` has the number of each user."""
-    owners = [numbers[name] for name, records in users.items() for _ in records.labels]
+def _make_records(users: Mapping[str, _UserRecords], user_numbers: Mapping[str, int], folder: Path) -> Records:
+    """The records of all users in one pool; `user_numbers` has the number that stands for each user in the pool."""
+    owners = [user_numbers[name] for name, records in users.items() for _ in records.labels]
     labels = [label for records in users.values() for label in records.labels]
     inputs = [each for records in users.values() for each in records.inputs]
-    return Records(_read_inputs(inputs, data), torch.tensor(labels), torch.tensor(owners))
+    return Records(_read_inputs(inputs, folder), torch.tensor(labels), torch.tensor(owners))
 
 
-def _read_inputs(inputs: list[Any], data: Path) -> Tensor:
+def _read_inputs(inputs: list[Any], folder: Path) -> Tensor:
     if any(isinstance(value, str) for value in inputs):
         images = np.empty((len(inputs), 3, IMAGE_SIZE, IMAGE_SIZE), np.uint8)
         for index, name in enumerate(map(str, inputs)):
-            path = data / IMAGE_FOLDER / name
+            path = folder / IMAGE_FOLDER / name
             if Path(name).name != name or not path.is_file():
                 hint = "LEAF's CelebA needs the images in data/raw/img_align_celeba"
                 raise InputError(f"missing image: {path}", hint=hint)
@@ -185,4 +185,4 @@ def _read_inputs(inputs: list[Any], data: Path) -> Tensor:
     try:
         return torch.tensor(inputs, dtype=torch.float32)
     except (ValueError, TypeError) as error:
-        raise InputError(f"{data}: the entries x of all users must be numbers of the same shape: {error}") from error
+        raise InputError(f"{folder}: the entries x of all users must be numbers of the same shape: {error}") from error

@@ -212,6 +212,7 @@ def _split_positions(positions: Tensor, held: NDArray[np.bool_]) -> tuple[Tensor
 
 
 def _deal_shards(labels: Tensor, class_lists: Positions, n_class: int, pool: str, key: Key) -> tuple[Tensor, ...]:
+    """The positions of each client's records: a random shard for every class in the client's row of `class_lists`."""
     shards_per_class = class_lists.size // n_class
     of_pool = labels.numpy()
     waiting: list[list[Positions]] = []
@@ -219,7 +220,7 @@ def _deal_shards(labels: Tensor, class_lists: Positions, n_class: int, pool: str
         positions = np.flatnonzero(of_pool == label)
         if len(positions) < shards_per_class:
             raise InputError(
-                f"class {label}: {shards_per_class} shards cannot be cut from {pool} records: {len(positions)}",
+                f"class {label} needs {shards_per_class} {pool} records, one for each shard, found: {len(positions)}",
                 hint="use fewer clients, fewer classes per client or more records",
             )
         shards = np.array_split(positions, shards_per_class)

@@ -132,7 +132,7 @@ CLASS_TABLES = {
 
 
 def divide_public_table(name: str, clients: int, key: Key) -> Federation:
-    """A federation of the sites among which one table is divided: each has half as many rows as the site before.
+    """Divide a public table among sites; each site has half as many training rows as the site before.
 
     A quarter of all rows are test rows, which all sites share. The test rows and the rows of each site are drawn at
     random from the key.

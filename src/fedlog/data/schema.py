@@ -21,7 +21,7 @@ from msgspec import Meta
 from numpy.typing import NDArray
 
 from fedlog.errors import InputError, add_default_hint
-from fedlog.files.toml import parse_toml, quote_toml, read_toml
+from fedlog.files.toml import format_toml_value, parse_toml, read_toml
 
 VERSION = 1
 DRAFT_HINT = "`fedlog federate schema DATA > schema.toml` drafts one"
@@ -235,7 +235,7 @@ def dump_schema(schema: Schema, comments: tuple[str, ...] = ()) -> str:
         sections.append(("[[feature]]", entries))
     lines = [*(f"# {comment}".rstrip() for comment in comments), f"version = {VERSION}"]
     for title, entries in sections:
-        written = [f"{name} = {quote_toml(value)}" for name, value in entries.items() if value is not None]
+        written = [f"{name} = {format_toml_value(value)}" for name, value in entries.items() if value is not None]
         lines += ["", title, *written] if written else []
     return "\n".join(lines) + "\n"
 

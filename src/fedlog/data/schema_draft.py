@@ -31,9 +31,9 @@ SCHEMA_FROM_ROWS = (
 
 @dataclass(frozen=True)
 class DraftOptions:
-    """What the user says about a table: which columns are what, and whether a number is predicted.
+    """What the user says about a table: the label, group, time and text columns, and whether a number is predicted.
 
-    A column that is None is guessed from the data, or not used.
+    If `label` is None, the label column is guessed. If another column is None, the table has no such column.
     """
 
     label: str | None = None
@@ -117,7 +117,10 @@ def draft_table_schema(
 def _choose_features(
     frame: pl.DataFrame, taken: list[str], options: DraftOptions, sites: int
 ) -> tuple[tuple[Feature, ...], tuple[str, ...]]:
-    """The features of a table, and notes on columns left out: all usable columns, or only a given column of text."""
+    """The features of a table, and notes on the columns that were left out.
+
+    If the options name a column of text, it is the only feature. Otherwise all usable columns outside `taken` are.
+    """
     if options.text is None:
         return draft_features(frame.drop(taken), sites)
     others = [name for name in frame.columns if name not in (*taken, options.text)]
@@ -181,10 +184,10 @@ def find_label_column(frame: pl.DataFrame) -> str | None:
 
 def sort_naturally(texts: Iterable[str]) -> list[str]:
     """The texts sorted as people do: numbers by value (9 before 10), then other texts."""
-    return sorted(texts, key=_natural_sort_key)
+    return sorted(texts, key=_make_natural_sort_key)
 
 
-def _natural_sort_key(text: str) -> tuple[float, str]:
+def _make_natural_sort_key(text: str) -> tuple[float, str]:
     try:
         return (float(text), text)
     except ValueError:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedlog.core.keys import Key
-from fedlog.data.arrays import Arrays, check_usable_arrays, read_npz
+from fedlog.data.arrays import Arrays, keep_usable_records, read_npz
 from fedlog.data.federation import Federation, Records, Shard, check_federation
 from fedlog.data.images import MODES, read_images
 from fedlog.data.rows import BadRowPolicy
@@ -29,7 +29,7 @@ from fedlog.files.names import hint_at_missing_path, import_callable
 class Site:
     """The data of one site, as a federation with a single client; for a table also the encoder for new rows.
 
-    `left_out` and `warning` are texts for the person at the site.
+    `left_out` and `warning` tell the people at the site about rows left out and about values changed in reading.
     """
 
     federation: Federation
@@ -44,7 +44,7 @@ class Site:
 
 
 class RowPreparation(Enum):
-    """Whether a row is scaled and held out with a look at the site's other rows (TOGETHER), or by itself (ALONE)."""
+    """Whether the scaling and the split of a row depend on the site's other rows (TOGETHER) or not (ALONE)."""
 
     TOGETHER = "scaled with the site's training rows; held out by class, group or time"
     ALONE = "scaled by fixed ranges or not at all; held out by a hash of the row, or of its group's name"
@@ -85,11 +85,11 @@ def load_site(
     if path.suffix == ".npz":
         stored = read_npz(path, ("inputs", "labels"), optional=("groups",))
         parts = stored["inputs"], stored["labels"], stored.get("groups")
-        arrays, left_out = check_usable_arrays(*parts, schema, str(path), bad_rows)
+        arrays, left_out = keep_usable_records(*parts, schema, str(path), bad_rows)
     elif path.is_dir():
         arrays, left_out = read_images(path, schema, bad_rows)
     elif ":" in source and not path.exists():
-        arrays, left_out = check_usable_arrays(*_load_user_arrays(source), schema, source, bad_rows)
+        arrays, left_out = keep_usable_records(*_load_user_arrays(source), schema, source, bad_rows)
     else:
         raise InputError(
             f"expected a .csv, .tsv, .parquet or .npz file, a folder of images, or package.module:function, "

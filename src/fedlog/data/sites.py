@@ -150,7 +150,7 @@ def load_sites(
 
     def split_again(seed: int) -> Federation:
         names = sources.frames or sources.paths
-        sites = [_load_site(sources, name, agreed, seed, preparation) for name in names]
+        sites = [_load_one_site(sources, name, agreed, seed, preparation) for name in names]
         joined = join_sites(sites, agreed, sources.name)
         # Values were changed only with rows_alone or a range in the schema.
         changed = rows_alone or agreed.input_range is not None
@@ -160,7 +160,9 @@ def load_sites(
     return split_again(split_seed)
 
 
-def _load_site(sources: SiteSources, name: str, schema: Schema, split_seed: int, preparation: RowPreparation) -> Site:
+def _load_one_site(
+    sources: SiteSources, name: str, schema: Schema, split_seed: int, preparation: RowPreparation
+) -> Site:
     key, shares = make_split_key(name), HeldOutShares(split_seed=split_seed)
     with prefix_errors(f"site {name}"):
         if name not in sources.frames:
@@ -257,7 +259,7 @@ def join_sites(sites: Sequence[Site], schema: Schema, name: str) -> Federation:
 def _collect_raw_images(sites: Sequence[Site]) -> tuple[Tensor, Tensor] | None:
     """The training images and the test images of all sites, not yet scaled; None if a site's inputs are not scaled.
 
-    Pretrained bodies need them, because they have a scaling of their own.
+    Pretrained bodies need unscaled images, because each of these bodies has a scaling of its own.
     """
     pools = [(site.federation.train.inputs, site.federation.test.inputs) for site in sites]
     if any(not site.federation.transform.mean for site in sites):

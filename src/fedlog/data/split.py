@@ -22,7 +22,7 @@ Positions = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class HeldOutShares:
-    """The shares of the rows to hold out, and the seed that chooses the validation rows; the rest is for training."""
+    """The shares of the rows for validation and for test, and the seed that chooses the validation rows."""
 
     validation: float = 0.2
     test: float = 0.2
@@ -59,7 +59,7 @@ class Split:
 
 
 def split_by_class(labels: Positions, shares: HeldOutShares, key: Key) -> Split:
-    """A random split with the same shares of every class in each part, up to rounding to whole rows."""
+    """A random split that divides every class in the same shares, up to rounding to whole rows."""
     parts: list[list[Positions]] = [[], [], []]
     for at, label in enumerate(np.unique(labels)):
         rows = np.flatnonzero(labels == label)
@@ -124,7 +124,7 @@ def _choose_validation_groups(
     """The validation groups for a split seed above 0; they have about the validation share of all rows.
 
     `others` are the groups that are not for test, in random order. `first` are the validation groups of seed 0. Each
-    further seed takes the next groups of `others`; when all have had their turn, they are shuffled and start again.
+    further seed takes the next groups of `others`; when all groups have been taken, they are shuffled and taken again.
     """
     waiting = [int(group) for group in others if group not in first]
     chosen: list[int] = []

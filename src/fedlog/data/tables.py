@@ -1,9 +1,14 @@
 """Read a site's table (CSV or Parquet) by the schema, and encode its rows as inputs.
 
-Inputs of a row: for each numeric column its scaled value, and 1 if it is missing, else 0; for each categorical column a
-1 for its category, for "other" (a category that the schema does not list) or for a missing value, and 0 for the rest.
-A missing number is replaced by the median of the site's training rows. Scaling (mean 0, standard deviation 1) and
-medians come from the site's training rows; they are stored with its model and never leave the site.
+The inputs of a row:
+- a numeric column becomes two inputs: the scaled value, and 1 if the value is missing, else 0;
+- a categorical column becomes one input for each category, one for "other" (a category that the schema does not list)
+  and one for a missing value: 1 for the one that applies, 0 for the rest;
+- a column of free text becomes the bytes of the text, as numbers.
+
+A missing number is replaced by the column's median. Median, mean and standard deviation are those of the site's
+training rows, or follow from the column's range if the schema has one. They are stored with the site's model and never
+leave the site.
 """
 
 from __future__ import annotations
@@ -60,9 +65,9 @@ def _find_separator(path: Path) -> str:
 
 
 def _read_with_short_rows(path: Path, needed: Collection[str], bad_rows: BadRowPolicy) -> pl.DataFrame:
-    """The file as a data frame of texts; the fields that a short row lacks are missing values.
+    """The file as a data frame, of texts if it is CSV; the fields that a short row lacks are missing values.
 
-    LEFT_OUT makes each line of a text file a row; a line that cannot be read becomes a row of missing values.
+    With LEFT_OUT, each line of a CSV file becomes one row; a line that cannot be read has only missing values.
     """
     separator = _find_separator(path)
     try:
@@ -89,8 +94,8 @@ def _read_with_short_rows(path: Path, needed: Collection[str], bad_rows: BadRowP
 def read_table(path: Path, schema: Schema, bad_rows: BadRowPolicy = BadRowPolicy.REFUSED) -> tuple[Table, str | None]:
     """The labelled rows of a file, and a sentence about bad rows that were left out, or None if all rows were read.
 
-    REFUSED raises an InputError that names the first bad or short row. LEFT_OUT leaves bad rows out, and takes the
-    cells that a short row lacks as missing. A missing column is always an InputError.
+    REFUSED raises an InputError that names the first bad or short row. LEFT_OUT leaves bad rows out, and reads the
+    fields that a short row lacks as missing values. A missing column is always an InputError.
     """
     needed = _list_columns(schema)
     refuses = bad_rows is BadRowPolicy.REFUSED
@@ -115,8 +120,8 @@ def check_table(frame: pl.DataFrame, schema: Schema, where: str) -> Table:
     return Table(columns, labels, groups, names, times, targets)
 
 
-def read_unlabelled(path: Path, schema: Schema) -> dict[str, pl.Series]:
-    """The feature columns of a file, for which a trained model predicts; the file may have no labels."""
+def read_feature_columns(path: Path, schema: Schema) -> dict[str, pl.Series]:
+    """The feature columns of a file of rows to predict; the file needs no label column."""
     return select_features(read_frame(path, _list_columns(schema)), schema, str(path))
 
 
@@ -259,7 +264,7 @@ def _read_numbers(series: pl.Series, where: str) -> pl.Series:
             hint="make the column categorical in the schema, or leave it out",
         ) from None
     bad = (values.is_null() & series.is_not_null()) | values.is_infinite().fill_null(value=False)
-    _refuse_bad_rows(
+    _refuse_bad_values(
         bad, series, "a finite number", where, "write it with a decimal point; a missing value may be left empty"
     )
     return values.fill_null(float("nan"))
@@ -275,19 +280,19 @@ def _read_labels(series: pl.Series, schema: Schema, where: str) -> NDArray[np.in
     texts = _read_texts(series)
     known = texts.is_in(list(schema.label_values)).fill_null(value=False)
     expected = f"one of the label values {', '.join(schema.label_values)}"
-    _refuse_bad_rows(~known, series, expected, where, "a new class goes into the schema, the same at all sites")
+    _refuse_bad_values(~known, series, expected, where, "a new class goes into the schema, the same at all sites")
     return find_codes(texts.to_list(), schema.label_values)
 
 
 def _read_targets(series: pl.Series, target_range: tuple[float, float], where: str) -> NDArray[np.float32]:
     values = _read_numbers(series, where)
-    _refuse_bad_rows(values.is_nan(), series, "a number", where)
+    _refuse_bad_values(values.is_nan(), series, "a number", where)
     return scale_targets(values.to_numpy(), target_range)
 
 
 def _read_groups(series: pl.Series, where: str) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     texts = _read_texts(series)
-    _refuse_bad_rows(texts.is_null(), series, "a group", where)
+    _refuse_bad_values(texts.is_null(), series, "a group", where)
     names = tuple(sorted(set(texts.to_list())))
     return find_codes(texts.to_list(), names), names
 
@@ -298,7 +303,7 @@ def _read_times(series: pl.Series, where: str) -> NDArray[np.float64]:
     times = physical.cast(pl.Float64)
     # NaN is neither before nor after another time, so its row would be in no part.
     usable = times.is_finite().fill_null(value=False)
-    _refuse_bad_rows(~usable, series, "a number or an ISO date or time", where)
+    _refuse_bad_values(~usable, series, "a number or an ISO date or time", where)
     return times.to_numpy()
 
 
@@ -322,7 +327,7 @@ def _encode_categories(series: pl.Series, feature: Feature) -> NDArray[np.float3
     return np.eye(feature.width, dtype=np.float32)[codes]
 
 
-def _refuse_bad_rows(bad: pl.Series, series: pl.Series, expected: str, where: str, advice: str | None = None) -> None:
+def _refuse_bad_values(bad: pl.Series, series: pl.Series, expected: str, where: str, advice: str | None = None) -> None:
     if not bad.any():
         return
     row = int(bad.arg_true()[0])

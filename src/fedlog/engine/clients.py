@@ -9,8 +9,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from fedlog.algorithms.interface import Algorithm, Bodies, ModelPlan, TrainingRecords, predicts_numbers
 from fedlog.algorithms.registry import find_methods
-from fedlog.algorithms.shape import Algorithm, Bodies, ModelPlan, TrainingRecords, predicts_numbers
 from fedlog.data.federation import Federation
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body
@@ -24,7 +24,7 @@ def list_methods_for_different_bodies() -> str:
 def check_method_fits_labels(algorithm: Algorithm, *, numbers: bool) -> None:
     """Refuse a classifying method for data with a number to predict, and a regression method for data with classes.
 
-    `numbers` says which data it is: with a number to predict (True) or with classes.
+    `numbers` is True for data with a number to predict, and False for data with classes.
     """
     for_numbers = predicts_numbers(algorithm)
     if numbers and not for_numbers:
@@ -47,8 +47,8 @@ POOLED_CLIENT = "pooled"  # the name of the only client if the method pools all 
 class Client:
     """One client of a run: its body, and the positions of its training, validation and test records.
 
-    A method that pools all records has a single client. It has one set of validation records, and one of test records,
-    for each shard (the data of one site).
+    A method that pools all records has a single client. For each shard (the data of one site), this client has a set of
+    validation records and a set of test records.
     """
 
     index: int

@@ -34,7 +34,7 @@ def check_argument_types(function: Callable[P, R]) -> Callable[P, R]:
     """Make a function raise InputError for an argument that is not of one of its annotated types.
 
     An argument is checked if all types of its annotation are in `_CHECKED`; the entries of a list or a dict are not
-    checked. A dict without a default is not checked either: it holds data, which the function checks itself.
+    checked. A required dict is not checked at all, because it holds data that the function checks itself.
     """
     parameters = inspect.signature(function).parameters
     expected = {

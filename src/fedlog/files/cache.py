@@ -9,6 +9,6 @@ import platformdirs
 
 
 def find_cache_folder(variable: str = "FEDLOG_CACHE") -> Path:
-    """Return the folder in this environment variable, or if it is not set, fedlog's folder in the user's cache."""
+    """Return the folder that this environment variable names, or else fedlog's folder in the user's cache."""
     given = os.environ.get(variable)
     return Path(given).expanduser() if given else platformdirs.user_cache_path("fedlog")

@@ -103,14 +103,14 @@ def sync_folder(folder: Path) -> None:
 
 
 def sync_file_names(folder: Path) -> None:
-    """Force a folder's list of file names to the disk; forcing the content of a file there does not store its name."""
+    """Force a folder's list of file names to the disk; without this, a crash can lose a new file even after `fsync`."""
     if os.name == "posix":  # elsewhere a folder cannot be opened
         _sync_content(folder)
 
 
 @contextmanager
 def _name_file_in_errors(path: Path) -> Iterator[None]:
-    """Make system errors that are raised in the block name this file; they would name its draft, or nothing."""
+    """Let system errors in the block name this file; otherwise they would name its draft, or no file at all."""
     try:
         yield
     except OSError as error:

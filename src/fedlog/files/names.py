@@ -34,11 +34,11 @@ def hint_at_missing_path(path: Path) -> str:
 _GIVEN: dict[str, Callable[..., Any]] = {}
 
 
-def name_callable(given: Callable[..., Any], name: str | None = None) -> str:
+def register_callable(given: Callable[..., Any], name: str | None = None) -> str:
     """Return the name by which settings refer to a function or class: `name` if given, else `module:qualname`.
 
-    `import_callable` turns the name back into the object. An object that cannot be imported by its name, for example
-    from a notebook, is remembered under it in this process only.
+    `import_callable` finds the object by this name. An object that cannot be imported, for example one from a notebook,
+    is stored under the name, and only this process can find it.
     """
     module, qualname = given.__module__, getattr(given, "__qualname__", type(given).__name__)
     chosen = name or f"{module}:{qualname}"
@@ -48,7 +48,7 @@ def name_callable(given: Callable[..., Any], name: str | None = None) -> str:
 
 
 def was_passed_as_object(name: str) -> bool:
-    """Whether `name_callable` stored an object under this name in this process, so that no import is needed."""
+    """Whether `register_callable` stored an object under this name in this process, so that no import is needed."""
     return name in _GIVEN
 
 

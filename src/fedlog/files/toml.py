@@ -39,10 +39,10 @@ def parse_toml(text: str, where: str) -> dict[str, Any]:
 
 def format_toml(values: Mapping[str, TomlValue]) -> str:
     """Format the values as the text of a TOML file, with one line NAME = VALUE for each."""
-    return "".join(f"{name} = {quote_toml(value)}\n" for name, value in values.items())
+    return "".join(f"{name} = {format_toml_value(value)}\n" for name, value in values.items())
 
 
-def quote_toml(value: TomlValue) -> str:
+def format_toml_value(value: TomlValue) -> str:
     """Format a text, a number, true or false, or a list of texts or numbers as in a TOML file."""
     # JSON is also TOML here, except for the character DEL: JSON does not escape it, and TOML requires that.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -1,8 +1,8 @@
 """A body: any `nn.Module` from records to features, as a function of its parameters and its dropout masks.
 
-A model is a mapping from names to tensors: the body's parameters, and `head`, an `(n_class, 1 + width)` matrix with the
-bias in column 0 (the constant first feature of the paper). Dropout layers are replaced by a `MaskedLayer`, and the
-engine draws their masks from a key, so that a forward pass draws no random numbers.
+The parameters of a model are a mapping from names to tensors: those of the body, and `head`, an `(n_class, 1 + width)`
+matrix with the bias in column 0 (the constant first feature of the paper). Dropout layers are replaced by a
+`MaskedLayer`, and the engine draws their masks from a key, so that a forward pass draws no random numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ from fedlog.core.heads.regression import NumberHead
 from fedlog.core.keys import Key
 from fedlog.errors import InputError, add_default_hint
 from fedlog.models.masked_dropout import DropoutLayer, MaskedLayer, collect_parameters, replace_dropout
-from fedlog.models.module_checks import build_module, measure_width, refuse_random_modules, refuse_recomputing_modules
+from fedlog.models.module_checks import (
+    build_module,
+    find_width_and_dropout,
+    refuse_random_modules,
+    refuse_recomputing_modules,
+)
 
 Params = dict[str, Tensor]
 
@@ -41,8 +46,8 @@ FEATURES = ".features"
 class Body:
     """A network that turns records into features: how to make its module, and how to run it with given parameters.
 
-    `layers` are the names of the parameters, layer by layer from the input up. They include running statistics of
-    normalisation layers, which are averaged if the layer is shared, but not trained.
+    `layers` has the names of the parameters, layer by layer from the input up. Running statistics of normalisation
+    layers are among them: they are not trained, but averaged over clients if the method shares their layer.
     """
 
     name: str
@@ -70,7 +75,7 @@ class Body:
         return sum(values[name].numel() for layer in self.layers for name in layer)
 
     def make_initial_params(self, key: Key) -> Params:
-        """The initial parameters and running statistics: the body's given weights or, if none, drawn from the key."""
+        """The initial parameters and running statistics: `weights` if the body has them, else drawn from the key."""
         if self.weights is not None:
             return {name: value.clone() for name, value in self.weights.items()}
         with torch.random.fork_rng(devices=[]):
@@ -168,7 +173,7 @@ def build_body(
 ) -> Body:
     """The body whose module `make` builds; the module is run once on two records to find its width and dropout layers.
 
-    With a clip, a ReLU at the end is removed. After it no feature is negative, so half of the clip's range would be
+    With a clip, a ReLU at the end is removed: its output is never negative, so half of the clip's range would be
     unused, while privacy noise is scaled to the whole range.
 
     InputError for a module that does not map (n, ...) to (n, width), draws random numbers itself, uses a dropout layer
@@ -177,7 +182,7 @@ def build_body(
     with torch.random.fork_rng(devices=[]):
         _seed_modules(0)  # the results below must not depend on earlier random numbers
         module = build_module(name, make)
-        width, dropout = measure_width(name, module, input_shape)
+        width, dropout = find_width_and_dropout(name, module, input_shape)
         if isinstance(module, nn.Sequential) and len(module) and isinstance(module[-1], MaskedLayer):
             module[-1] = nn.Identity()
             dropout = (*dropout[:-1], replace(dropout[-1], name=FEATURES))
@@ -198,7 +203,7 @@ def build_body(
         name=name,
         input_shape=tuple(input_shape),
         width=width,
-        layers=_group_layers(module),
+        layers=_group_parameters_by_layer(module),
         buffers=frozenset(buffer for buffer in collect_parameters(module) if buffer in dict(module.named_buffers())),
         untrained_params=untrained_params,
         dropout=dropout,
@@ -211,7 +216,7 @@ def build_body(
 
 @add_default_hint("use a file of parameters that was saved from this body")
 def load_weights(body: Body, path: Path) -> Body:
-    """The body with its parameters from a safetensors file, without a head. InputError if names or shapes differ."""
+    """The body with parameters from a safetensors file, whose head is ignored. InputError if names or shapes differ."""
     try:
         found = {name: value for name, value in load_file(path).items() if name not in RESERVED}
     except (OSError, SafetensorError) as error:
@@ -221,7 +226,7 @@ def load_weights(body: Body, path: Path) -> Body:
     expected = {name: tuple(value.shape) for name, value in collect_parameters(body.evaluation_module).items()}
     for name in sorted(expected.keys() | found.keys()):
         if name not in expected:
-            raise InputError(f"{path}: body {body.name} has no parameter {name}")
+            raise InputError(f"{path} has a parameter that body {body.name} does not have: {name}")
         shape = tuple(found[name].shape) if name in found else "no such parameter"
         if shape != expected[name]:
             raise InputError(
@@ -243,7 +248,7 @@ def _remove_last_relu(module: nn.Sequential) -> None:
             return
 
 
-def _group_layers(module: nn.Module) -> tuple[tuple[str, ...], ...]:
+def _group_parameters_by_layer(module: nn.Module) -> tuple[tuple[str, ...], ...]:
     grouped: dict[str, list[str]] = {}
     for name in collect_parameters(module):
         grouped.setdefault(name.rpartition(".")[0], []).append(name)

@@ -15,7 +15,7 @@ from torch import nn
 
 from fedlog.core.clip import parse_clip
 from fedlog.errors import InputError
-from fedlog.files.names import did_you_mean, find_closest_name, import_callable, name_callable, was_passed_as_object
+from fedlog.files.names import did_you_mean, find_closest_name, import_callable, register_callable, was_passed_as_object
 from fedlog.models.body import Body, build_body
 from fedlog.models.encoders.names import make_encoder_body, split_name
 from fedlog.models.frozen import make_frozen_factory
@@ -54,7 +54,7 @@ NAMES = (
 
 
 def make_body(name: str, input_shape: tuple[int, ...]) -> Body:
-    """The body of that name, for records of that shape. The name is one of `NAMES`, optionally with `@` and a clip.
+    """The body of that name, for records of that shape. `NAMES` has examples of names, with and without `@` and a clip.
 
     The clip is part of the name, so that it is never lost when the name is saved or sent.
     """
@@ -71,7 +71,7 @@ def make_body(name: str, input_shape: tuple[int, ...]) -> Body:
 
 
 def check_loaded_body(name: str, where: object) -> None:
-    """Raise an InputError if a file names a user's function as its body, and the user did not name or allow it.
+    """Raise an InputError if a file's body is a user's function that the user neither gave as a body nor allowed.
 
     `where` is the file, for the error.
     """
@@ -95,7 +95,7 @@ def name_body(given: str | nn.Module | Callable[..., nn.Module], input_shape: tu
     """The name of a body in settings and result files, given its name, a module or a function that makes one.
 
     The name of a module, or of a function that cannot be imported, contains a digest of it, so that different bodies
-    have different names. Another process can load a model with this body only if it can import the function.
+    have different names. Only a process that was given the same body can load a model with such a name.
     """
     if isinstance(given, str):
         return given
@@ -104,19 +104,19 @@ def name_body(given: str | nn.Module | Callable[..., nn.Module], input_shape: tu
         found = hashlib.sha256(str(kept).encode())
         for value in kept.state_dict().values():
             found.update(value.detach().cpu().contiguous().numpy().tobytes())
-        return name_callable(partial(copy.deepcopy, kept), f"given:{type(given).__name__}-{found.hexdigest()[:12]}")
+        return register_callable(partial(copy.deepcopy, kept), f"given:{type(given).__name__}-{found.hexdigest()[:12]}")
     if not callable(given):
         raise InputError(
             f"expected a body's name, an nn.Module or a function that makes one, found: {type(given).__name__}",
             hint="--body mlp:64,64",
         )
-    name = name_callable(given, None if hasattr(given, "__qualname__") else "given:function")
+    name = register_callable(given, None if hasattr(given, "__qualname__") else "given:function")
     if "<" not in name and not name.startswith(("given:", "__main__:")):
         return name
     with torch.random.fork_rng(devices=[]):
         made = str(_fill_in_arguments(name, given, input_shape)())
     label = name.partition(":")[2].replace("<", "").replace(">", "")
-    return name_callable(given, f"given:{label}-{hashlib.sha256(made.encode()).hexdigest()[:12]}")
+    return register_callable(given, f"given:{label}-{hashlib.sha256(made.encode()).hexdigest()[:12]}")
 
 
 def _fill_in_arguments(
@@ -139,11 +139,11 @@ def _find_factory(name: str, input_shape: tuple[int, ...]) -> Callable[[], nn.Mo
     family, _, rest = name.partition(":")
     if family == "frozen":
 
-        def find_inner(inner: str) -> Callable[[], nn.Module]:
+        def find_checked_factory(inner: str) -> Callable[[], nn.Module]:
             check_loaded_body(inner, rest)
             return _find_factory(inner, input_shape)
 
-        return make_frozen_factory(name, Path(rest), find_inner)
+        return make_frozen_factory(name, Path(rest), find_checked_factory)
     if family in _WITH_WIDTHS:
         return partial(mlp if family == "mlp" else mlp_with_linear_output, prod(input_shape), _parse_widths(name, rest))
     if rest and family not in _FIXED:

@@ -72,8 +72,11 @@ def _read_metadata(path: Path) -> dict[str, str]:
         raise InputError(f"cannot read weights from {path}: {error}", hint="give a safetensors file") from None
 
 
-def make_frozen_factory(name: str, path: Path, factory: Callable[[str], Factory]) -> Factory:
-    """A function that makes the body in a safetensors file (its name and weights), frozen; a head there is not read."""
+def make_frozen_factory(name: str, path: Path, find_factory: Callable[[str], Factory]) -> Factory:
+    """A function that makes a frozen body from a safetensors file with its name and weights; a head there is ignored.
+
+    `find_factory` returns the function that makes the body of a given name, before its weights are loaded.
+    """
     with prefix_errors(f"body {name}"):
         inner_name, weights = _read_metadata(path).get(BODY), load_file(path)
     if inner_name is None or inner_name.startswith(FROZEN):
@@ -82,7 +85,7 @@ def make_frozen_factory(name: str, path: Path, factory: Callable[[str], Factory]
             hint='save_file(tensors, path, metadata={"body": "mlp:64,64"})',
         )
 
-    make_inner = factory(inner_name)
+    make_inner = find_factory(inner_name)
 
     def make() -> nn.Module:
         inner = make_inner()

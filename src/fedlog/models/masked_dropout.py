@@ -26,10 +26,10 @@ class MaskedLayer(nn.Module):
 
 
 class MaskedDropout(MaskedLayer):
-    """A dropout layer that gets its mask from outside: factors of 0 or 1 / (1 - p) in training, 1 in evaluation."""
+    """A dropout layer that gets its mask from outside: factors of 0 or 1 / (1 - p); in evaluation it gets none."""
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Multiply the inputs by the mask, which has one factor for each record and unit (or channel)."""
+        """Multiply the inputs by the mask, one factor for each record and unit (or channel); without a mask, by 1."""
         return inputs * (_add_axes(self.mask, inputs) if self.mask.ndim else self.mask)
 
 
@@ -44,8 +44,9 @@ class MaskedAlphaDropout(MaskedLayer):
 def apply_alpha_dropout(inputs: Tensor, mask: Tensor, p: float) -> Tensor:
     """Set the inputs where `mask` is 0 to SELU's lower limit, then scale and shift all of them.
 
-    a (x m + l (1 - m)) + b with l = SELU(-infinity), m = 1 for what is kept, a = ((1 - p) (1 + p l^2))^(-1/2) and
-    b = -a p l. So inputs with mean 0 and variance 1 keep both on average (Klambauer et al. 2017).
+    An input x becomes a (x m + l (1 - m)) + b, with l = SELU(-infinity), m = 1 for what is kept and 0 for the rest,
+    a = ((1 - p) (1 + p l^2))^(-1/2) and b = -a p l. On average, this keeps a mean of 0 and a variance
+    of 1 (Klambauer et al. 2017).
     """
     kept = (mask != 0).to(inputs.dtype)
     scale = 1 / math.sqrt((1 - p) * (1 + p * _SELU_LIMIT**2))

@@ -31,7 +31,7 @@ UNSEEN = "unseen_classes"
 class Model:
     """A client's trained model: its body and head, and the encoding and scaling of new records.
 
-    `Result.models["north"]` is one; `fedlog predict` loads one from a folder.
+    `Result.models["north"]` is a `Model`; `fedlog predict` loads a `Model` from a folder.
     """
 
     body: Body
@@ -56,7 +56,8 @@ class Model:
                 an .npz file or a folder of images.
 
         Returns:
-            One label for each record, a whole number or a text as in the training data; or one number.
+            For each record its label, a whole number or a text as in the training data; if the model predicts numbers,
+            its expected number.
 
         """
         if self.schema.target_range is not None:
@@ -118,7 +119,7 @@ class Model:
 
         """
         from fedlog.data.arrays_in_memory import convert_inputs, select_columns
-        from fedlog.data.tables import TABLE_SUFFIXES, read_unlabelled
+        from fedlog.data.tables import TABLE_SUFFIXES, read_feature_columns
 
         if isinstance(records, str | Path):
             path, where = Path(records), str(records)
@@ -126,7 +127,7 @@ class Model:
                 kind = "images or arrays" if self.encoder is None else f"a table ({', '.join(TABLE_SUFFIXES)})"
                 raise InputError(f"expected {kind} for {self!r}, found: {path}")
             if self.encoder is not None:
-                return self.encoder.encode(read_unlabelled(path, self.schema))
+                return self.encoder.encode(read_feature_columns(path, self.schema))
             raw = _read_file(path, self.schema)
         else:
             where = "the records to predict"

@@ -139,7 +139,8 @@ def _find_client(path: Path) -> str:
         if path.name in (client, f"{client}.safetensors", file, file.removesuffix(".safetensors")):
             return client
     raise InputError(
-        f"expected the model of a client in {path.parent}, found none for: {path.name}", hint=_list_models(path.parent)
+        f"expected the model of a client in {path.parent}, found none for: {path.name}",
+        hint=_suggest_models(path.parent),
     )
 
 
@@ -152,11 +153,11 @@ def _read_encoder(text: str, schema: Schema) -> TableEncoder:
 def _hint_at_models(path: Path) -> str:
     for folder in (path, path / "models"):
         if (folder / RUN_DESCRIPTION).exists():
-            return _list_models(folder)
+            return _suggest_models(folder)
     return "a site's model is in SITE/models/RUN, a model of a simulated run in RUN/models/CLIENT"
 
 
-def _list_models(folder: Path) -> str:
+def _suggest_models(folder: Path) -> str:
     names = list_model_names(folder)
     more = ", ..." if len(names) > 5 else ""
     return f"name one of its models: {', '.join(str(locate_client_model(folder, name)) for name in names[:5])}{more}"

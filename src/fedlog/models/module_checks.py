@@ -61,7 +61,9 @@ def build_module(name: str, make: Callable[[], nn.Module]) -> nn.Module:
     return replace_dropout(module)
 
 
-def measure_width(name: str, module: nn.Module, input_shape: tuple[int, ...]) -> tuple[int, tuple[DropoutLayer, ...]]:
+def find_width_and_dropout(
+    name: str, module: nn.Module, input_shape: tuple[int, ...]
+) -> tuple[int, tuple[DropoutLayer, ...]]:
     """The width of the features, and the dropout layers in the order in which a record passes them."""
     found: list[DropoutLayer] = []
     hooks = [
@@ -103,7 +105,7 @@ def refuse_random_modules(name: str, training: nn.Module, input_shape: tuple[int
     drawing: list[str] = []
     for layer_name, layer in training.named_modules():
         _note_random_draws(drawing, layer, describe_layer(layer_name, layer) if layer_name else "")
-    with _RandomFunctions() as functions:
+    with _RandomCallRecorder() as functions:
         _run_trial(name, training, input_shape)
     if drawing:
         where = [drawing[0]] if drawing[0] else []  # the innermost layer ends first
@@ -114,8 +116,8 @@ def refuse_random_modules(name: str, training: nn.Module, input_shape: tuple[int
         )
 
 
-class _RandomFunctions(TorchFunctionMode):
-    """Notes the names of the functions of PyTorch that draw random numbers."""
+class _RandomCallRecorder(TorchFunctionMode):
+    """While active, adds to `found` the name of every PyTorch function that is called and draws random numbers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,9 +144,10 @@ def _note_random_draws(drawing: list[str], layer: nn.Module, description: str) -
 
 
 def refuse_recomputing_modules(name: str, training: nn.Module, input_shape: tuple[int, ...]) -> None:
-    """Raise an InputError if the module has other gradients when it is called with parameters from outside.
+    """Raise an InputError if the module has wrong gradients when it is called with parameters from outside.
 
-    `torch.utils.checkpoint` computes layers again in the backward pass. By then the module has its own parameters back.
+    The gradients are compared with those of a copy that holds the same parameters itself. They are wrong with
+    `torch.utils.checkpoint`, which computes layers again in the backward pass, but with the module's own parameters.
     """
     alone = copy.deepcopy(training)
     names = [each for each, value in alone.named_parameters() if value.requires_grad]
@@ -161,11 +164,11 @@ def refuse_recomputing_modules(name: str, training: nn.Module, input_shape: tupl
         outside[each].requires_grad_(True)
     module = copy.deepcopy(training).requires_grad_(False)
 
-    def call_with_outside(inputs: Tensor) -> Tensor:
+    def call_with_outside_params(inputs: Tensor) -> Tensor:
         called: Tensor = torch.func.functional_call(module, outside, (inputs,))
         return called
 
-    found = _find_gradients(call_with_outside, outside, names, input_shape)
+    found = _find_gradients(call_with_outside_params, outside, names, input_shape)
     if (
         isinstance(expected, Exception)
         or isinstance(found, Exception)
@@ -175,17 +178,19 @@ def refuse_recomputing_modules(name: str, training: nn.Module, input_shape: tupl
         )
     ):
         raise InputError(
-            f"body {name} has wrong gradients when it is called with other parameters, as with torch.utils.checkpoint",
-            hint="call the layers without torch.utils.checkpoint, which computes them again with old parameters",
+            f"body {name} has wrong gradients when it is called with parameters from outside, "
+            "probably because of torch.utils.checkpoint",
+            hint="call the layers without torch.utils.checkpoint, which computes them again with other parameters",
         )
 
 
 def _find_gradients(
     module: Callable[[Tensor], Tensor], params: dict[str, Tensor], names: list[str], input_shape: tuple[int, ...]
 ) -> list[Tensor] | Exception:
-    """The gradients of the parameters `names` and of two records, zeros for unused ones; or the error of the pass.
+    """The gradients with respect to the parameters `names` and to two trial records, or the error that was raised.
 
-    Without a gradient of the records, the old form of `torch.utils.checkpoint` would compute none at all.
+    A parameter that the module does not use has a gradient of zeros. The records are included because the old form of
+    `torch.utils.checkpoint` would otherwise compute no gradients at all.
     """
     records = torch.sin(torch.arange(2 * math.prod(input_shape), dtype=torch.float32)).reshape(2, *input_shape)
     moving = [*(params[name] for name in names), records]
@@ -200,7 +205,7 @@ def _find_gradients(
 
 
 def describe_layer(name: str, layer: nn.Module) -> str:
-    """A layer's name and type; only the type of a body that is a single layer."""
+    """A layer's name and type; only the type if `name` is empty, because the layer is the whole body."""
     return f"layer {name} ({type(layer).__name__})" if name else type(layer).__name__
 
 

@@ -17,17 +17,17 @@ ALLOWED = "FEDLOG_ALLOW_CODE"
 
 def allow_code(names: Iterable[str]) -> None:
     """Allow files to name these functions (`package.module:name`), in this process and those it starts."""
-    os.environ[ALLOWED] = ",".join(sorted({*_read_allowed(), *names}))
+    os.environ[ALLOWED] = ",".join(sorted({*_read_allowed_functions(), *names}))
 
 
 def refuse_unless_allowed(name: str, where: object) -> None:
     """Raise an InputError if this function is not allowed; `where` is the file that names it."""
-    if name not in _read_allowed():
+    if name not in _read_allowed_functions():
         raise InputError(
             f"the body in {where} is a function that would be run: {name}",
             hint=f"if you trust it, use --allow-code {name}, or in Python fedlog.models.own_code.allow_code([...])",
         )
 
 
-def _read_allowed() -> set[str]:
+def _read_allowed_functions() -> set[str]:
     return set(filter(None, os.environ.get(ALLOWED, "").split(",")))

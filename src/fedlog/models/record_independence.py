@@ -58,7 +58,7 @@ def _describe_mixing_in_trial(body: Body) -> str | None:
 
 
 def _collect_outputs_for_first_record(body: Body, inputs: Tensor) -> dict[str, Tensor]:
-    """Run a batch; return the output for its first record, of each layer without sub-layers and of the body."""
+    """Run the body on a batch; return its output for the first record, and that of every layer without sub-layers."""
     noted: dict[str, Tensor] = {}
 
     def make_hook(name: str) -> Any:

@@ -190,7 +190,7 @@ class Spending:
 class _PrivacyLoss:
     """The privacy loss of several events together; `+` is adaptive composition.
 
-    `divergence` (KL) and `distance` (total variation) are two parts of how far the noise is from exact Gaussian noise.
+    `divergence` (KL) and `distance` (total variation) together bound how far the noise is from exact Gaussian noise.
     """
 
     mu_squared: float = 0.0
@@ -232,8 +232,8 @@ class _PrivacyLoss:
     def noise_distance(self) -> float:
         """A bound on the total-variation distance between the noise as drawn and exact Gaussian noise.
 
-        KL divergences add up over coordinates and releases, and Pinsker's inequality turns their sum into a distance.
-        The costs of noise shares and of wrap-around are distances already, and are added.
+        Pinsker's inequality turns `divergence`, the sum over coordinates and releases, into a distance. It is added to
+        `distance`, which covers sums of several clients' noise and wrap-around in a secure sum.
         """
         return self.distance + math.sqrt(self.divergence / 2)
 
@@ -294,16 +294,16 @@ def compute_spending(events: Sequence[Event], delta: float) -> Spending:
 
 
 def compute_spending_under_promise(
-    events: Sequence[Event], counted: Sequence[Event], promise: tuple[Unit, Trust], delta: float
+    events: Sequence[Event], converted: Sequence[Event], promise: tuple[Unit, Trust], delta: float
 ) -> Spending:
     """Compute the epsilon at `delta` after each event, and a guarantee for all events with this promise.
 
-    The costs that are added up are those of the events in `counted`: the same events in the same order, some of them
-    with a larger sensitivity.
+    `converted` are the events as they count under this promise: in the same order, some with a larger sensitivity.
+    Epsilon is computed from `converted`; all else in the result describes `events`.
     """
     Budget(1.0, delta)  # refuses a wrong delta
     unit, trust = promise
-    losses = accumulate(_PrivacyLoss.from_event(event) for event in counted)
+    losses = accumulate(_PrivacyLoss.from_event(event) for event in converted)
     calibration = Calibration.PAPER if unit is Unit.PAPER else Calibration.EXACT
     epsilons = tuple(loss.find_epsilon(calibration, delta) for loss in losses)
     last = epsilons[-1]

@@ -126,8 +126,8 @@ def _compute_gaussian_epsilon(mu: float, delta: float) -> float:
 
 def find_smallest_sigma(budget: Budget, releases: int, sensitivity: float, noise_distance: float = 0.0) -> float:
     """Return the smallest noise std with which this number of Gaussian releases stays within the budget."""
-    _check_plan(releases, sensitivity)
-    mu = max(find_largest_mu(kept) for kept in list_alternative_budgets(budget, noise_distance))
+    _check_releases_and_sensitivity(releases, sensitivity)
+    mu = max(find_largest_mu(kept) for kept in list_gaussian_budgets(budget, noise_distance))
     return math.sqrt(releases) * sensitivity / mu * (1 + _PRIVATE_SIDE)
 
 
@@ -136,12 +136,12 @@ def compute_delta_used_by_grid(epsilon: float, noise_distance: float) -> float:
     return (1 + math.exp(min(epsilon, 700.0))) * noise_distance
 
 
-def list_alternative_budgets(budget: Budget, noise_distance: float) -> list[Budget]:
-    """List stricter budgets. Discrete noise meets `budget` if Gaussian noise of the same std meets one of them.
+def list_gaussian_budgets(budget: Budget, noise_distance: float) -> list[Budget]:
+    """List budgets for Gaussian noise: if it meets one of them, discrete noise of the same std meets `budget`.
 
-    Discrete noise lies on a grid, which uses up a part of delta. This part grows with e^epsilon, so if epsilon is
-    large, less noise may be needed to meet a smaller epsilon. Raise InputError if the grid uses up all of delta in
-    every budget.
+    The grid of the discrete noise uses up a part of delta; a listed budget has what is left. The grid's part grows with
+    e^epsilon, so if epsilon is large, budgets with a smaller epsilon are listed too, which may need less noise. Raise
+    InputError if the grid leaves no delta to any budget.
     """
     smaller = np.arange(10.0, min(budget.epsilon, 60.0), 0.5) if noise_distance else ()
     kept = {float(e): budget.delta - compute_delta_used_by_grid(e, noise_distance) for e in (budget.epsilon, *smaller)}
@@ -157,7 +157,7 @@ def list_alternative_budgets(budget: Budget, noise_distance: float) -> list[Budg
 
 def compute_sigma_by_paper_formula(budget: Budget, releases: int, sensitivity: float) -> float:
     """Compute the noise std by the paper's Theorem 4: sensitivity * sqrt(8 k ln(e + epsilon/delta)) / epsilon."""
-    _check_plan(releases, sensitivity)
+    _check_releases_and_sensitivity(releases, sensitivity)
     return sensitivity * math.sqrt(8 * releases * math.log(math.e + budget.epsilon / budget.delta)) / budget.epsilon
 
 
@@ -166,15 +166,15 @@ def compute_epsilon_by_paper_formula(mu: float, delta: float) -> float:
     if mu == 0:
         return 0.0
 
-    def compare_with_formula(log_epsilon: float) -> float:
+    def compute_log_ratio_to_formula(log_epsilon: float) -> float:
         # epsilon^2 / ln(e + epsilon/delta) grows with epsilon, so there is one root.
         epsilon = math.exp(log_epsilon)
         return 2 * log_epsilon - math.log(8 * mu * mu) - math.log(math.log(math.e + epsilon / delta))
 
-    return math.exp(_find_root(compare_with_formula, start=math.log(mu)))
+    return math.exp(_find_root(compute_log_ratio_to_formula, start=math.log(mu)))
 
 
-def _check_plan(releases: int, sensitivity: float) -> None:
+def _check_releases_and_sensitivity(releases: int, sensitivity: float) -> None:
     if releases < 1:
         raise InputError(f"the number of releases must be at least 1, found: {releases!r}")
     if not (math.isfinite(sensitivity) and sensitivity > 0):

@@ -14,7 +14,7 @@ from fedlog.errors import InputError
 
 
 class Unit(StrEnum):
-    """What a guarantee protects: one record, or one client with all its records; `paper` protects nothing formally."""
+    """What a guarantee protects: one record, or one client with all its records. `paper` has no formal guarantee."""
 
     RECORD = "record"
     CLIENT = "client"
@@ -37,7 +37,7 @@ class Calibration(StrEnum):
 
 
 class NoiseSetting(StrEnum):
-    """The setting how a run draws its noise: fast floating-point noise from a seed, or exact discrete noise."""
+    """How a run draws its noise: fast floating-point noise from a seed, or exact discrete noise."""
 
     FLOAT = "float"
     """From the run's seed, in floating point: for simulation only."""
@@ -112,7 +112,7 @@ def warn_of_large_delta(delta: float, protected: int, unit: Unit) -> str | None:
 def format_epsilon(epsilon: float, digits: int = 4) -> str:
     """Format a spent epsilon with this many digits, rounded up: what is shown must not be less than what was spent.
 
-    An excess of one part in 1e9, which is rounding in the computation itself, is not rounded up.
+    The nearest number is used if it is too small by at most one part in 1e9: the computation itself rounds that much.
     """
     text = f"{epsilon:.{digits}g}"
     if epsilon <= float(text) * (1 + 1e-9) or not math.isfinite(epsilon):

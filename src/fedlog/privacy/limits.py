@@ -48,8 +48,10 @@ class Limits:
         if self.clip is not None:
             # The summed features of k records of a class cannot be larger than k times the clip.
             allowed = counts.clamp_min(0) * (1 + self.rounding) + self.rounding + self.count_rounding
-            allowed = allowed + stray + self.clip.count_fewest_records(sums.new_full((1, sums.shape[1] - 1), stray))
-            needed = self.clip.count_fewest_records(sums[:, 1:])
+            allowed = (
+                allowed + stray + self.clip.compute_least_record_count(sums.new_full((1, sums.shape[1] - 1), stray))
+            )
+            needed = self.clip.compute_least_record_count(sums[:, 1:])
             if not bool((needed <= allowed).all()):  # NaN is refused too
                 at = int((needed - allowed).argmax())
                 raise InputError(

@@ -155,9 +155,9 @@ def compute_client_sensitivity(norm: float, trust: Trust) -> float:
 def count_noise_shares(trust: Trust, honest_survivors: int) -> int:
     """Count the shares of noise on which the guarantee rests: in a secure sum one less than the honest survivors.
 
-    There each client draws a share. A survivor that looks at the sum knows its own share and can subtract it. The
-    shares of the other honest survivors hide a client from it; one of them is the hidden client's own share. Noise that
-    the server or each client adds alone is one share.
+    In a secure sum every client adds one share. A survivor that wants to learn about another client can subtract its
+    own share from the sum, so only the shares of the other honest survivors count. Noise that the server or a client
+    adds alone is one share.
     """
     return max(1, honest_survivors - 1) if trust is Trust.DISTRIBUTED else 1
 

@@ -217,9 +217,9 @@ def record_site_release(path: Path, upcoming: Event, limit: Budget, earlier: Seq
 
 
 def record_site_release_unchecked(path: Path, upcoming: Event, budget: Budget, earlier: Sequence[Event]) -> ReleaseLog:
-    """Add a release to the log of a site that has set no limit; it counts if the site sets a limit later.
+    """Add a release to the log of a site that has set no limit; the release counts if the site sets a limit later.
 
-    `budget` is that of the run; the log then states it. `earlier` are the releases from before the log existed.
+    The log then states the run's `budget`. `earlier` are the releases from before the log existed.
     """
     with _lock_log(path):
         log = _read_or_create_log(path, budget, earlier)
@@ -290,33 +290,33 @@ def _parse_line(line: str, where: str, *, first: bool) -> Budget | Event | None:
         entry = json.loads(line)
         if not isinstance(entry, dict):
             raise TypeError(f"expected a JSON object, found: {line[:80]}")
-        return _read_entry(entry, first=first)
+        return _parse_entry(entry, first=first)
     except InputError as error:
         raise InputError(f"{where}: {error.message}", hint=error.hint) from None
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise InputError(
-            f"{where}: expected an event whose privacy cost this version can compute, found: {error}",
-            hint="use the version of fedlog that wrote it: to skip an event would understate the privacy spent",
+            f"{where}: cannot read the budget or event in this line: {error}",
+            hint="use the version of fedlog that wrote this line: to skip an event would understate the privacy spent",
         ) from None
 
 
-def _read_entry(entry: dict[str, object], *, first: bool) -> Budget | Event | None:
+def _parse_entry(entry: dict[str, object], *, first: bool) -> Budget | Event | None:
     name = str(entry.pop("event", None))
     if name == "budget" or (first and name == "no budget"):
-        if (version := entry.pop("version")) != _VERSION:
+        if (version := entry.pop("version", None)) != _VERSION:
             raise ValueError(f"expected version {_VERSION} of the release log, found: {version!r}")
         if name == "budget":
-            return _convert_entry(entry, Budget)
+            return _convert_to_dataclass(entry, Budget)
         _require_exact_fields(entry, set())
         return None
     if first or name not in _EVENTS:
         raise ValueError(f"expected event {'budget' if first else ' or '.join(_EVENTS)!r}, found: {name!r}")
     if name == Release.kind:
         entry = {"calibration": Calibration.EXACT, **entry}  # the first records do not name it
-    return _convert_entry(entry, _EVENTS[name])
+    return _convert_to_dataclass(entry, _EVENTS[name])
 
 
-def _convert_entry(entry: dict[str, object], kind: type[_Entry]) -> _Entry:
+def _convert_to_dataclass(entry: dict[str, object], kind: type[_Entry]) -> _Entry:
     _require_exact_fields(entry, {field.name for field in fields(kind)})  # type: ignore[arg-type]
     return msgspec.convert(entry, kind)
 

@@ -2,9 +2,10 @@
 
 In every step each record of the client is drawn with probability `sample_rate` (Poisson sampling). The gradient of each
 drawn record is clipped to L2 norm `clip` and rounded towards zero to multiples of `grid`. The sum of these gradients
-gets noise of std `noise_multiplier * clip`. The number of steps, the rate and the divisor are the same for every client
-and depend on no record. The trained body never leaves the client, but its privacy cost is counted as if it were
-released. So the cost of the statistics can be computed as if everyone knew the body.
+gets noise of std `noise_multiplier * clip`, and is then divided by the batch size. The number of steps, the sample rate
+and the batch size are the same for every client and depend on no record. The trained body never leaves the client, but
+its privacy cost is counted as if it were released. So the cost of the statistics can be computed as if everyone knew
+the body.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from torch import Tensor
 from fedlog.core.clip import clip_row_norms
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
-from fedlog.privacy.calibration import list_alternative_budgets
+from fedlog.privacy.calibration import list_gaussian_budgets
 from fedlog.privacy.discrete import choose_grid
 from fedlog.privacy.guarantee import Budget
 from fedlog.privacy.mechanisms import Sampler, round_towards_zero
@@ -79,9 +80,9 @@ def find_training_noise(
 ) -> float:
     """Find the smallest noise multiplier with which these steps of DP-SGD spend at most this share of epsilon.
 
-    `noise_distance` is the distance of the discrete noise from Gaussian noise; see `bound_noise_distance`. At a large
-    epsilon it would use up more than half of delta; then the noise is computed for a smaller epsilon, at which it uses
-    less.
+    `noise_distance` is the distance of the discrete noise from Gaussian noise; see `bound_noise_distance`. The part of
+    delta that this distance uses up grows with epsilon. If it were more than half of delta, `share` is taken of the
+    smaller epsilon at which it is half.
     """
     epsilon = budget.epsilon
     if noise_distance and budget.delta > 4 * noise_distance:
@@ -101,7 +102,7 @@ def find_release_noise_with_training(
 ) -> float:
     """Find the smallest noise std of the releases that keeps them and all rounds of DP-SGD within the budget."""
     trained = compute_dp_sgd_curve(plan.sample_rate, plan.noise_multiplier, plan.steps * rounds)
-    budgets_without_grid = list_alternative_budgets(budget, noise_distance)
+    budgets_without_grid = list_gaussian_budgets(budget, noise_distance)
     open_to_releases = [
         kept
         for kept in budgets_without_grid
@@ -114,8 +115,8 @@ def find_release_noise_with_training(
             limit = f"of the budget's epsilon {budget.epsilon:g}, discrete noise can use at most {kept.epsilon:g}"
         raise InputError(
             f"DP-SGD alone would spend the privacy budget: {plan.steps * rounds} steps at sample rate "
-            f"{plan.sample_rate:g} with noise multiplier {plan.noise_multiplier:g} have epsilon "
-            f"{convert_curve_to_epsilon(trained, kept.delta):.4g} at delta {kept.delta:.3g}, and {limit}",
+            f"{plan.sample_rate:g} with noise multiplier {plan.noise_multiplier:g} cost epsilon "
+            f"{convert_curve_to_epsilon(trained, kept.delta):.4g} at delta {kept.delta:.3g}, but {limit}",
             hint="raise --sgd-noise, use fewer rounds or epochs, or leave --sgd-noise out to have it computed",
         )
 

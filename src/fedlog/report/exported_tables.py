@@ -64,7 +64,12 @@ def _make_rounds_table(facts: RunFacts) -> TextTable:
 def _make_clients_table(facts: RunFacts) -> TextTable:
     """Make a table of each client's accuracy, the lowest first."""
     rows = tuple(
-        (client.name, _format_percent(client.accuracy), _format_percent(client.alone), f"{client.test_records}")
+        (
+            client.name,
+            _format_percent_number(client.accuracy),
+            _format_percent_number(client.alone),
+            f"{client.test_records}",
+        )
         for client in facts.clients
     )
     return TextTable(("client", "accuracy, %", "alone, %", "test records"), rows, "Each client, after the last round")
@@ -82,12 +87,12 @@ def _make_runs_table(folder: Path) -> TextTable:
                 facts.spec.data,
                 f"{facts.spec.seed}",
                 f"{len(facts.rounds)}",
-                _format_percent(facts.accuracy),
+                _format_percent_number(facts.accuracy),
                 f"{facts.bits}",
             )
         )
     return TextTable(("run", "method", "data", "seed", "rounds", "accuracy, %", "bits"), tuple(rows), "Runs")
 
 
-def _format_percent(share: float | None) -> str:
+def _format_percent_number(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.2f}"

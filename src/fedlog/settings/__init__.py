@@ -1,1 +1,1 @@
-"""The settings of a run, each stated once: data, training, privacy, execution, and what they resolve to."""
+"""The settings of a run (data, training, privacy, execution), each stated once, and how open ones are filled in."""

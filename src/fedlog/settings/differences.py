@@ -110,12 +110,14 @@ def format_flags(differences: Sequence[SettingDifference]) -> list[str]:
     words = []
     for each in differences:
         if each.is_option:
-            words += ["--set", f"{each.name}={_format_word(each.value)}"]
+            words += ["--set", f"{each.name}={_format_flag_value(each.value)}"]
         else:
             values = each.value if isinstance(each.value, list) else [each.value]
-            words += [word for value in values for word in (f"--{each.name.replace('_', '-')}", _format_word(value))]
+            words += [
+                word for value in values for word in (f"--{each.name.replace('_', '-')}", _format_flag_value(value))
+            ]
     return words
 
 
-def _format_word(value: Any) -> str:
+def _format_flag_value(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)

@@ -28,7 +28,7 @@ ShareBelowOne = Annotated[float, Meta(ge=0, lt=1)]
 
 
 class InDigest(Enum):
-    """Whether a setting is in the digest that tells experiments apart; a setting that is None never is."""
+    """Whether a setting is in the digest that tells experiments apart. A setting whose value is None is never in it."""
 
     ALWAYS = "always"
     UNLESS_DEFAULT = "unless default"
@@ -193,7 +193,7 @@ def read_dataclass(kind: type[Value], values: object, what: str) -> Value:
     if missing or unknown:
         faults = (("missing", missing), ("unknown", unknown))
         found = "; ".join(f"{word}: {', '.join(sorted(names))[:200]}" for word, names in faults if names)
-        raise InputError(f"the fields of {what} are not those expected: {found}")
+        raise InputError(f"wrong fields in {what}: {found}")
     read = {}
     for name, value in values.items():
         part = find_value_type(hints[name])

@@ -29,7 +29,8 @@ class PrivacySettings(Section):
     """The privacy settings: what is protected and how strongly, and how noise is added and bodies are trained.
 
     `trust` says who adds the noise, `calibration` how much of it a budget needs, and `noise` how it is drawn. `clip`
-    bounds the features of a record, `message_norm` the whole upload of a client. The last three are those of DP-SGD.
+    bounds the features of a record, `message_norm` the whole upload of a client. `sgd_noise`, `sgd_clip` and
+    `sample_rate` are settings of DP-SGD.
     """
 
     privacy: Unit | None = setting(

@@ -7,8 +7,8 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from fedlog.algorithms.interface import Algorithm, ModelPlan, predicts_numbers
 from fedlog.algorithms.registry import find_methods, freeze_bodies
-from fedlog.algorithms.shape import Algorithm, ModelPlan, predicts_numbers
 from fedlog.core.clip import extend_clip_to_target, parse_clip
 from fedlog.errors import InputError
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSetting, Trust, Unit
@@ -81,7 +81,10 @@ class DpSgd(Section):
 
 
 def resolve_promise(given: PrivacySettings, noise: NoiseSetting) -> Promise | None:
-    """Return the promise that the settings ask for, or None without --privacy; `noise` is used if they name none."""
+    """Return the promise that the settings ask for, or None without --privacy.
+
+    `noise` says how noise is drawn if the settings leave it open.
+    """
     if given.privacy is None:
         _refuse_settings_without(given, _NEED_PRIVACY, "--privacy", "--privacy record, or --privacy client")
         return None

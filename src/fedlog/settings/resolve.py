@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlog.algorithms import registry
-from fedlog.data.catalog import digest_data, resolve_data
+from fedlog.data.catalog import digest_leaf_data, resolve_data
 from fedlog.data.data_spec import DIVISION, DataSpec, refuse_settings
 from fedlog.data.federation import Federation
 from fedlog.errors import InputError
@@ -122,8 +122,8 @@ def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
 
 
 def add_data_digest(run: ResolvedRun, own: Federation | None) -> ResolvedRun:
-    """Return the run with the digest of its data: of the federation `own`, or if it is None, as `digest_data` says."""
-    digest = digest_data(run.data) if own is None else own.content_digest()
+    """Return the run with its data's digest: of the federation `own` if given, else from `digest_leaf_data`."""
+    digest = digest_leaf_data(run.data) if own is None else own.content_digest()
     return replace(run, spec=replace(run.spec, data_sha256=digest))
 
 

@@ -85,7 +85,7 @@ def _is_in_digest(entry: Field[Any], value: Any) -> bool:
 
 
 def list_deployed_settings() -> Iterator[Field[Any]]:
-    """List the settings that deployed runs (over Flower) have, as simulated runs do."""
+    """List the settings that not only simulated runs have, but also deployed runs (over Flower)."""
     return (entry for entry in fields(RunSpec) if find_setting_info(entry).deployed)
 
 

@@ -85,7 +85,7 @@ class BroadcastForm(StrEnum):
 
 
 class HeadRows(StrEnum):
-    """The rows of the head that a client gets, one row for each class: the values of the setting `world`."""
+    """Which rows of the head a client gets (a row belongs to a class): the values of the setting `world`."""
 
     OPEN = "open"
     """The rows of all classes."""

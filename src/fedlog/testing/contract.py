@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from fedlog.algorithms import registry
-from fedlog.algorithms.shape import Audience, Bodies, TrainingRecords, Work
+from fedlog.algorithms.interface import Audience, Bodies, TrainingRecords, Work
 from fedlog.core.keys import Key
 from fedlog.engine.clients import list_clients
 from fedlog.engine.simulate.simulator import Simulation
@@ -52,7 +52,7 @@ def check_method(method: str | registry.Factory, **options: Any) -> None:
         None if the method keeps the contract. The first check that fails raises `MethodBrokenError`.
 
     """
-    trial = Trial(registry.name_method(method), options)
+    trial = Trial(registry.find_method_name(method), options)
     for check in contract_checks():
         try:
             check(trial)
@@ -204,7 +204,7 @@ def check_partial_participation(trial: Trial) -> None:
 
 def check_separate_first_parameters(trial: Trial) -> None:
     """Check that clients may start from different parameters exactly if the method says that bodies may differ."""
-    _check_accepted_or_refused(
+    _check_accepted_if_bodies_may_differ(
         trial,
         "different first parameters",
         lambda options: trial.make_simulation(
@@ -216,14 +216,17 @@ def check_separate_first_parameters(trial: Trial) -> None:
 def check_different_bodies(trial: Trial) -> None:
     """Check that clients may have different networks exactly if the method says that bodies may differ."""
     bodies = [make_small_body("mlp:6,5"), make_small_body("mlp:7,5"), make_small_body("mlp:5")]
-    _check_accepted_or_refused(
+    _check_accepted_if_bodies_may_differ(
         trial,
         "different bodies",
         lambda options: trial.make_simulation(make_small_federation([5, 8, 6]), bodies, options=options),
     )
 
 
-def _check_accepted_or_refused(trial: Trial, what: str, make: Callable[[Mapping[str, Any] | None], Simulation]) -> None:
+def _check_accepted_if_bodies_may_differ(
+    trial: Trial, what: str, make: Callable[[Mapping[str, Any] | None], Simulation]
+) -> None:
+    """Check that the simulation of `make` is refused if the method needs equal bodies, and runs otherwise."""
     algorithm = trial.make_method()
     if algorithm.bodies is Bodies.SAME:
         try:
@@ -231,7 +234,8 @@ def _check_accepted_or_refused(trial: Trial, what: str, make: Callable[[Mapping[
         except InputError:
             return
         raise AssertionError(
-            f"the method states that all clients need the same body, but it accepts {what}: correct `bodies`"
+            f"the method states that all clients need the same body, but it accepts {what}: "
+            "set `bodies` to Bodies.ANY if it can use them"
         )
     if algorithm.schedule.opening is not None:
         try:
@@ -336,7 +340,7 @@ def check_backend(trial: Trial, simulation: Simulation, choice: BackendChoice) -
 
 
 def make_training_tasks(simulation: Simulation) -> Iterator[tuple[list[Task], str]]:
-    """Yield all clients' tasks with the exchange's name, for each exchange, and at last with the name `closing`."""
+    """Yield all clients' tasks and the exchange's name for each exchange; at last the tasks of the closing phase."""
     algorithm = simulation.algorithm
     clients = list_clients(simulation.federation, simulation.bodies, algorithm)
     key = Key(3)

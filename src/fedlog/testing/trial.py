@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedlog.algorithms import registry
-from fedlog.algorithms.shape import Algorithm, predicts_numbers
+from fedlog.algorithms.interface import Algorithm, predicts_numbers
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.schema import Schema
@@ -40,7 +40,7 @@ Models = dict[str, Model]
 def make_small_federation(sizes: Sequence[int], one_class: Sequence[int] = ()) -> Federation:
     """Make a federation of clients c0, c1, ... with these numbers of training records.
 
-    Clients whose numbers are in `one_class` have records of class 1 only.
+    The clients at the positions in `one_class` have records of class 1 only.
     """
     generator = Key(5).child("small").torch()
     inputs, labels, shards = [], [], []

@@ -28,7 +28,7 @@ class Codec(Protocol):
 
     @property
     def name(self) -> str:
-        """The name of the codec, which users write."""
+        """The name by which users choose the codec, for example with `--codec`."""
 
     @property
     def number(self) -> int:

@@ -47,7 +47,10 @@ def split_counts_and_means(sums: Tensor) -> tuple[NDArray[np.float64], NDArray[n
 
 
 def pack_counts(counts: NDArray[np.float64]) -> tuple[bytes, bool]:
-    """The bytes of the counts, and whether some counts are fractions (if a method keeps a share of old counts)."""
+    """The bytes of the counts, and whether they are float64 instead of varints.
+
+    Counts are float64 if one is a fraction, as in methods that keep a share of old counts, or above `MAX_WHOLE_COUNT`.
+    """
     if (counts == np.floor(counts)).all() and (counts <= MAX_WHOLE_COUNT).all():
         return b"".join(encode_varint(int(count)) for count in counts), False
     return counts.astype("<f8").tobytes(), True
@@ -173,14 +176,14 @@ class CompactCodec:
 
     def _read_message(self, kind: Kind, payload: bytes | memoryview, known: Message | None) -> Message:
         reader, arrays = Reader(payload), []
-        allowance = frame.compute_max_decoded_size(len(payload))
+        entries_left = frame.compute_max_decoded_size(len(payload))
         count = reader.read_varint()
         if count > frame.MAX_ARRAYS or (known is not None and count != len(known.arrays)):
             expected = f"at most {frame.MAX_ARRAYS}" if known is None else str(len(known.arrays))
             raise WireError(f"expected a message with {expected} arrays, found: {count}")
         for at in range(count):
-            array = self._unpack_array(kind, reader, None if known is None else known.arrays[at], allowance)
-            allowance -= array.numel()
+            array = self._unpack_array(kind, reader, None if known is None else known.arrays[at], entries_left)
+            entries_left -= array.numel()
             arrays.append(array)
         reader.require_end()
         return Message(kind, tuple(arrays))
@@ -190,6 +193,7 @@ class CompactCodec:
         return bytes([layout]) + b"".join(encode_varint(size) for size in (array.ndim, *array.shape)) + payload
 
     def _pack_entries(self, kind: Kind, array: Tensor, known: Tensor | None, key: Key | None) -> tuple[int, bytes]:
+        """The layout byte of an array, and the bytes of its entries; floats as a difference to `known` if given."""
         if array.dtype == torch.bool:
             return _BITS, pack_bits(array.flatten().numpy())
         if not array.is_floating_point():
@@ -218,6 +222,11 @@ class CompactCodec:
     def _pack_rows(
         self, layout: int, matrix: Floats, counts: bytes, key: Key | None, present: NDArray[np.bool_] | None = None
     ) -> tuple[int, bytes]:
+        """The layout byte with the flag for signed entries, and the bytes of the row bitmap, the counts and the rows.
+
+        A codec that leaves out rows sends those that `present` marks. If `present` is None, or the counts are those of
+        the known message, it sends the rows that are not zero.
+        """
         if not self.rows:
             present = np.ones(len(matrix), bool)
         elif present is None or layout & _SAME_COUNTS:
@@ -226,42 +235,47 @@ class CompactCodec:
         signed = bool((matrix < 0).any())
         return layout | (_SIGNED if signed else 0), bitmap + counts + self.numbers.pack(matrix, present, key, signed)
 
-    def _unpack_array(self, kind: Kind, reader: Reader, known: Tensor | None, allowance: int) -> Tensor:
+    def _unpack_array(self, kind: Kind, reader: Reader, known: Tensor | None, entries_left: int) -> Tensor:
+        """Read one array; `WireError` if it has more than `entries_left` entries. A difference is added to `known`."""
         layout, ndim = reader.read_byte(), reader.read_varint()
         shape = frame.check_shape([reader.read_varint() for _ in range(ndim)])
-        sort, marks = layout & 15, layout & ~15
+        sort, flags = layout & 15, layout & ~15
         if known is not None and tuple(known.shape) != shape:
             raise WireError(
                 f"expected a difference of shape {tuple(known.shape)}, like the earlier message, found: {shape}"
             )
         rows, columns = _find_matrix_shape(shape)
-        if max(prod(shape), rows) > allowance:
+        if max(prod(shape), rows) > entries_left:
             raise WireError(f"the message is too short for the array that it announces, of shape: {shape}")
-        if sort in (_BITS, _WHOLE, _WIDE_WHOLE) and not marks:
+        if sort in (_BITS, _WHOLE, _WIDE_WHOLE) and not flags:
             return _unpack_whole_numbers(reader, sort, shape)
-        if sort == _FLOATS and not marks & ~_SIGNED:
+        if sort == _FLOATS and not flags & ~_SIGNED:
             present = reader.read_bits(rows) if self.rows else np.ones(rows, bool)
-            matrix = self._read_matrix(reader, present, columns, bool(marks & _SIGNED))
+            matrix = self._read_matrix(reader, present, columns, bool(flags & _SIGNED))
             found = torch.from_numpy(matrix).reshape(shape)
             return found if known is None else (known.to(torch.float64) + found).to(torch.float32)
-        if sort != _MEANS or marks & 128 or len(shape) != 2 or not columns or kind is not Kind.STATISTICS:
+        if sort != _MEANS or flags & 128 or len(shape) != 2 or not columns or kind is not Kind.STATISTICS:
             raise WireError(f"an array has an unknown layout: {layout}")
-        return self._unpack_means(reader, marks, rows, columns - 1, known)
+        return self._unpack_means(reader, flags, rows, columns - 1, known)
 
-    def _unpack_means(self, reader: Reader, marks: int, rows: int, columns: int, known: Tensor | None) -> Tensor:
+    def _unpack_means(self, reader: Reader, flags: int, rows: int, columns: int, known: Tensor | None) -> Tensor:
+        """Read statistics that were sent as counts and class means; `flags` are those of the layout byte.
+
+        `columns` is the number of features without the constant. Means that are a difference are added to `known`.
+        """
         old = None if known is None else split_counts_and_means(known)
-        if marks & _SAME_COUNTS and (old is None or marks & _FRACTIONAL):
+        if flags & _SAME_COUNTS and (old is None or flags & _FRACTIONAL):
             raise WireError(
                 "the message refers to the counts of an earlier message that the receiver does not have",
                 hint="the sender must send the whole message once",
             )
         present = reader.read_bits(rows) if self.rows else np.ones(rows, bool)
         counts = np.zeros(rows)
-        if marks & _SAME_COUNTS and old is not None:
+        if flags & _SAME_COUNTS and old is not None:
             counts = old[0]
         else:
-            counts[present] = unpack_counts(reader, int(present.sum()), bool(marks & _FRACTIONAL))
-        means = self._read_matrix(reader, present, columns, bool(marks & _SIGNED)).astype(np.float64)
+            counts[present] = unpack_counts(reader, int(present.sum()), bool(flags & _FRACTIONAL))
+        means = self._read_matrix(reader, present, columns, bool(flags & _SIGNED)).astype(np.float64)
         if old is not None:
             means = means + old[1]
         with np.errstate(invalid="ignore", over="ignore"):
@@ -281,7 +295,7 @@ def _reshape_to_matrix(array: Tensor) -> Floats:
 
 
 def _find_matrix_shape(shape: tuple[int, ...]) -> tuple[int, int]:
-    """The first dimension, and all others together; a vector or a number is one row."""
+    """The rows (the first dimension) and columns (the product of all others); a vector or a number is one row."""
     return (shape[0], prod(shape[1:])) if len(shape) > 1 else (1, prod(shape))
 
 

@@ -50,7 +50,10 @@ def can_send_difference(message: Message, known: Message) -> bool:
 
 
 def compute_starting_checksum(known: Message | None) -> int:
-    """The start value of a frame's checksum: the checksum of `known`, the message that the frame refers to, or 0."""
+    """The start value of a frame's checksum: the checksum of `known`, or 0 if it is None.
+
+    `known` is the earlier message to which the frame refers, if it refers to one.
+    """
     found = 0
     for array in () if known is None else known.arrays:
         exact = array.to(torch.float64 if array.is_floating_point() else torch.int64)
@@ -63,7 +66,7 @@ class WireError(InputError):
 
 
 def compute_max_decoded_size(size: int) -> int:
-    """The limit on entries, or on decompressed bytes, of a message whose payload has `size` bytes."""
+    """The most entries, and the most decompressed bytes, that a message with a payload of `size` bytes may have."""
     return _FREE + _PER_BYTE * size
 
 
@@ -86,17 +89,20 @@ def read_header(header: struct.Struct, version: int, blob: bytes) -> list[Any]:
     return rest
 
 
-def open_frame(header: struct.Struct, blob: bytes, kind: int, start: int) -> tuple[Kind, memoryview]:
-    """The kind and the payload of a frame; `WireError` if its checksum, from the start value `start`, is wrong."""
+def open_frame(header: struct.Struct, blob: bytes, kind_number: int, start: int) -> tuple[Kind, memoryview]:
+    """The kind and the payload of a frame, whose header was read before and has the kind `kind_number`.
+
+    `WireError` if the kind is unknown, or if the checksum, computed from the start value `start`, is wrong.
+    """
     framed, end = memoryview(blob)[: -_CRC.size], blob[-_CRC.size :]
     if _CRC.unpack(end)[0] != zlib.crc32(framed, start):
         raise WireError(
             "wrong checksum: the message is damaged, or refers to an earlier message that the receiver does not have",
             hint="the sender must send the whole message again",
         )
-    if kind not in Kind._value2member_map_:
-        raise WireError(f"the message has an unknown kind: {kind}")
-    return Kind(kind), framed[header.size :]
+    if kind_number not in Kind._value2member_map_:
+        raise WireError(f"the message has an unknown kind: {kind_number}")
+    return Kind(kind_number), framed[header.size :]
 
 
 def check_arrays(message: Message) -> None:
@@ -122,7 +128,10 @@ def check_shape(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def encode_varint(number: int) -> bytes:
-    """Write a whole number, 0 or more, as LEB128: 7 bits in each byte, lowest first; a top bit of 1 if more follow."""
+    """The bytes of a whole number, 0 or more, as LEB128: 7 bits in each byte, lowest first.
+
+    The top bit of a byte is 1 if another byte follows.
+    """
     out = bytearray()
     while number > 127:
         out.append(number & 127 | 128)

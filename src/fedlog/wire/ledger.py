@@ -26,7 +26,10 @@ class Ledger:
     entries: Counter[tuple[int, Direction, str]] = field(default_factory=Counter)
 
     def count(self, round_number: int, direction: Direction, kind: Kind | str, blob: bytes, copies: int = 1) -> None:
-        """Count the bits of an encoded message that was sent `copies` times; in a secure sum, `kind` names a step."""
+        """Count the bits of an encoded message that was sent `copies` times.
+
+        A `kind` given as text is the name of a step of a secure sum.
+        """
         name = kind if isinstance(kind, str) else kind.name.lower()
         self.entries[round_number, direction, name] += 8 * len(blob) * copies
 

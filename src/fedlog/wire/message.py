@@ -94,6 +94,7 @@ def _multiply_measurements_by_records(message: Message) -> tuple[Tensor, ...]:
 
 
 def _convert_signs_to_votes(message: Message) -> tuple[Tensor, ...]:
+    """One client's vote for each entry, +1 or -1, and its number of voters, 1; all 0 if it has no records."""
     signs, records = (array.to(torch.float64) for array in message.arrays)
     has_vote = (records > 0).to(torch.float64)  # a client without training records has no vote
     return (signs * 2 - 1) * has_vote, has_vote
@@ -118,7 +119,11 @@ _LIFTS: dict[Kind, Callable[[Message], tuple[Tensor, ...]]] = {
 
 
 def make_contribution(message: Message) -> Contribution:
-    """Convert an upload so that it can be added up: parameters times records, means to sums, signs to votes."""
+    """Convert an upload into a contribution that can be added to those of other clients.
+
+    The conversion depends on the kind of message. For example, parameters are multiplied by the client's number of
+    records, class means become sums, and signs become votes of +1 or -1.
+    """
     if message.kind not in _LIFTS:
         raise InputError(
             f"expected an upload that can be summed, found a message of kind: {message.kind.name}",

@@ -135,7 +135,7 @@ class QuantisedNumbers:
 
 
 def _clip_to_float32(values: NDArray[np.float64], finite: NDArray[np.bool_]) -> Floats:
-    """The values as float32. Scales are rounded up, so values marked `finite` may exceed its range: clip these."""
+    """The values as float32; those that `finite` marks are clipped to its range, which rounding up can exceed."""
     limit = float(np.finfo(np.float32).max)
     with np.errstate(over="ignore", invalid="ignore"):
         return np.where(finite, np.clip(values, -limit, limit), values).astype(np.float32)

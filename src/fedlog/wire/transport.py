@@ -1,4 +1,4 @@
-"""How a run sends its messages: the codec for each direction, and which shorter forms of messages may be used."""
+"""How a run sends its messages: the codec for each direction, and three ways to send fewer bits."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedlog.wire.message import Kind, Message
 
 @dataclass(frozen=True)
 class Transport:
-    """How a run sends its messages: the codec for each direction, and which shorter forms of messages may be used."""
+    """The codec for each direction, and what may replace a whole message: a difference, some of its rows, or SAME."""
 
     codec: str = "f32"
     codec_down: str | None = None

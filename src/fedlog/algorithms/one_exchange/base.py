@@ -13,7 +13,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from fedlog.algorithms.shape import Algorithm, Exchange, FeatureSummary, ModelPlan, Schedule, Work, WorkResult
+from fedlog.algorithms.interface import Algorithm, Exchange, FeatureSummary, ModelPlan, Schedule, Work, WorkResult
 from fedlog.core.heads.gaussian import ABSENT, QuadraticHead
 from fedlog.core.heads.personal import STRENGTHS, mix_moments
 from fedlog.core.packed_matrix import pack_triangle, unpack_triangle
@@ -65,7 +65,7 @@ class OneExchange(Algorithm):
         raise NotImplementedError
 
     def solve_personal_head(self, own: Moments, received: Params, strength: float) -> Tensor | QuadraticHead | None:
-        """A client's personal head, from its own sums and the sums of all clients, which count as `strength` records.
+        """A client's personal head, from its own sums plus the sums of all clients scaled to `strength` records.
 
         None if the server did not send the sums of all clients, or if the method has no personal head of this strength.
         """
@@ -97,13 +97,13 @@ class OneExchange(Algorithm):
         return Message(Kind.HEAD, (server[HEAD],))
 
     def receive(self, message: Message, known: Params) -> Params:
-        """The head from the broadcast; or the summed moments from the broadcast, and the head solved from them."""
+        """The head. If the broadcast has summed moments instead: these moments, and the head solved from them."""
         if message.kind is Kind.SEED:
             return {HEAD: torch.zeros(self.plan.n_class, 1 + self.plan.width)}
         if message.kind in (Kind.MOMENTS, Kind.STATISTICS):
             moments = Moments.from_arrays(tuple(array.to(torch.float64) for array in message.arrays), self.detail)
             sums = dict(zip((SUMS, SECOND), message.arrays, strict=False))
-            return {**to_float32(_name_head_parts(self.solve(moments))), **sums}
+            return {**to_float32(_convert_head_to_params(self.solve(moments))), **sums}
         if message.kind is Kind.QUADRATIC_HEAD:
             linear, quadratic = message.arrays
             diagonal = quadratic.shape[1] == self.plan.width and self.detail is Detail.SQUARES
@@ -111,7 +111,7 @@ class OneExchange(Algorithm):
         return {HEAD: message.arrays[0]}
 
     def start_exchange(self, exchange: str, home: Params, received: Params) -> Work:
-        """The client's frozen body with the newest head. Nothing will be trained."""
+        """The client's frozen body with the newest head; neither is trained."""
         return Work({**home, HEAD: received[HEAD]})
 
     def finish_exchange(
@@ -143,7 +143,7 @@ class OneExchange(Algorithm):
 
     def solve_model_parts(self, moments: Moments, noise_std: float) -> Params:
         """The parts of the model that are solved from the summed moments, by name."""
-        return _name_head_parts(self.solve(moments, noise_std))
+        return _convert_head_to_params(self.solve(moments, noise_std))
 
     def deploy(self, home: Params, received: Params) -> Params:
         """The frozen body with the global head; with `classes = own` it predicts only the client's classes."""
@@ -169,14 +169,19 @@ class OneExchange(Algorithm):
         deployed = self.deploy(home, received)
         found = [("global", deployed)]
         for strength in STRENGTHS:
-            solved = None if math.isinf(strength) else self.solve_from_kept_state(home, received, strength)
+            solved = None if math.isinf(strength) else self.solve_personal_head_from_home(home, received, strength)
             if solved is not None:
-                model = {**deployed, **to_float32(_name_head_parts(solved))}
+                model = {**deployed, **to_float32(_convert_head_to_params(solved))}
                 found.append((f"own {strength:g}", {**model, HEAD: self.restrict_to_own_classes(model[HEAD], home)}))
         return found
 
-    def solve_from_kept_state(self, home: Params, received: Params, strength: float) -> Tensor | QuadraticHead | None:
-        """A client's personal head from its kept sums; None without records, or if there is none of this strength."""
+    def solve_personal_head_from_home(
+        self, home: Params, received: Params, strength: float
+    ) -> Tensor | QuadraticHead | None:
+        """A client's personal head, from the sums that the client keeps.
+
+        None if the client has no records, or if the method has no personal head of this strength.
+        """
         own = self._read_moments(home, (OWN_SUMS, OWN_SECOND))
         return self.solve_personal_head(own, received, strength) if own.statistics.total else None
 
@@ -201,7 +206,7 @@ def to_float32(params: Params) -> Params:
     return {name: value.to(torch.float32) for name, value in params.items()}
 
 
-def _name_head_parts(solved: Tensor | QuadraticHead) -> Params:
+def _convert_head_to_params(solved: Tensor | QuadraticHead) -> Params:
     if isinstance(solved, QuadraticHead):
         return {HEAD: solved.linear, QUADRATIC: solved.quadratic}
     return {HEAD: solved}

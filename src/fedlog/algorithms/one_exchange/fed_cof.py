@@ -14,9 +14,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedlog.algorithms.interface import Exchange, FeatureSummary, Schedule, Work, WorkResult
 from fedlog.algorithms.one_exchange.base import OWN_SECOND, OWN_SUMS, SECOND, SUMS, OneExchange
-from fedlog.algorithms.shape import Exchange, FeatureSummary, Schedule, Work, WorkResult
-from fedlog.core.heads.mean_scatter import MeanScatter, estimate_gram, estimate_gram_of_client, solve_unit_ridge
+from fedlog.core.heads.mean_scatter import (
+    MeanScatter,
+    estimate_gram,
+    estimate_gram_of_client,
+    solve_ridge_with_unit_rows,
+)
 from fedlog.core.heads.personal import mix_moments
 from fedlog.core.packed_matrix import pack_triangle
 from fedlog.core.stats import Detail, Moments, Statistics
@@ -61,18 +66,18 @@ class FedCOF(OneExchange):
             return server
         gram = estimate_gram(scatter, self.gamma)
         second = {SECOND: pack_triangle(gram)[None]} if self.personal else {}
-        head = solve_unit_ridge(Statistics(scatter.sums), gram)
+        head = solve_ridge_with_unit_rows(Statistics(scatter.sums), gram)
         return {"seed": server["seed"], SUMS: scatter.sums, **second, HEAD: head}
 
     def solve(self, moments: Moments, noise_std: float = 0.0) -> Tensor:
-        """The head of these class sums, with the second moments as the Gram matrix."""
-        return solve_unit_ridge(moments.statistics, moments.gram())
+        """The ridge head of the class sums in `moments`; the second moments are used as its Gram matrix."""
+        return solve_ridge_with_unit_rows(moments.statistics, moments.gram())
 
     def solve_personal_head(self, own: Moments, received: Params, strength: float) -> Tensor | None:
-        """A client's head from its sums and Gram matrix plus those of all clients, scaled to `strength` records.
+        """A client's head from its own sums and Gram matrix, plus those of all clients scaled to `strength` records.
 
-        None if the server did not send the sums of all clients. With strength 0, also None if the client has no two
-        records of any class, since a covariance needs two.
+        None if the server did not send the sums of all clients. With strength 0, also None if the client has at most
+        one record of each class, since a covariance needs two.
         """
         if SUMS not in received or not (strength or bool((own.statistics.counts > 1).any())):
             return None

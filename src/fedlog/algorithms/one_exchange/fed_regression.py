@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fedlog.algorithms.interface import Exchange, FeatureSummary, Schedule
 from fedlog.algorithms.one_exchange.base import OneExchange, PredictedClasses
-from fedlog.algorithms.shape import Exchange, FeatureSummary, Schedule
 from fedlog.core.heads.regression import NumberHead, solve_regression
 from fedlog.core.stats import Detail, Moments
 from fedlog.errors import InputError

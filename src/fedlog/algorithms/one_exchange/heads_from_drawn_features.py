@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from fedlog.algorithms.interface import Exchange, FeatureSummary, Schedule, Work, WorkResult
 from fedlog.algorithms.one_exchange.base import OWN_MIXTURES, OneExchange
-from fedlog.algorithms.shape import Exchange, FeatureSummary, Schedule, Work, WorkResult
 from fedlog.core.heads.gaussian import MAX_QUADRATIC
 from fedlog.core.heads.logistic import fit_logistic
 from fedlog.core.heads.mixtures import Mixtures, draw_features
@@ -76,7 +76,8 @@ class CCVR(HeadFromDrawnFeatures):
         if self.plan.n_class * self.plan.width**2 > MAX_QUADRATIC:
             raise InputError(
                 f"ccvr sends at most {MAX_QUADRATIC} entries of covariances (classes x features x features), "
-                f"found: {self.plan.n_class} classes and {self.plan.width} features",
+                f"found: {self.plan.n_class * self.plan.width**2} ({self.plan.n_class} classes and {self.plan.width} "
+                "features)",
                 hint="project the features first: --project 64",
             )
 
@@ -143,13 +144,16 @@ class FedPFT(HeadFromDrawnFeatures):
         features, labels = self._draw_features(Mixtures(*total.arrays))
         return {"seed": server["seed"], HEAD: self.train_head(features, labels)} if len(features) else server
 
-    def solve_from_kept_state(self, home: Params, received: Params, strength: float) -> Tensor | None:
+    def solve_personal_head_from_home(self, home: Params, received: Params, strength: float) -> Tensor | None:
         """The head trained on features drawn from the client's mixtures, with the global head as the prior."""
         features, labels = self._draw_features(Mixtures(*(home[name] for name in OWN_MIXTURES)))
         return self.train_personal_head(features, labels, len(features), received, strength) if len(features) else None
 
     def _draw_features(self, mixtures: Mixtures) -> tuple[Tensor, Tensor]:
-        """Features (n, w) drawn from the mixtures, one for each record they were fitted to, and their labels (n,)."""
+        """Features (n, w) drawn from the mixtures, and their labels (n,).
+
+        There are as many features as the mixtures had records, or fewer if that would be too many.
+        """
         # Every client lists `parts` Gaussians of class 0, then of class 1, and so on.
         of_one = torch.arange(self.plan.n_class).repeat_interleave(self.parts)
         labels = of_one.repeat(len(mixtures.counts) // len(of_one))

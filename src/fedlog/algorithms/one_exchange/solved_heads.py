@@ -4,7 +4,7 @@
 |-------------|------------------------------|-------------------------------------------|--------------------|
 | fedlog-once | nothing                      | FedLog's own                              | the paper, eq. 11  |
 | fed-ncm     | nothing                      | the nearest class mean                    | Legate et al. 2023 |
-| fed-nb      | squares of each class        | Gaussian naive Bayes                      | GH-OFL's diagonal  |
+| fed-nb      | squares of each class        | Gaussian naive Bayes                      | GH-OFL (diagonal)  |
 | fed-lda     | second moments               | linear discriminant analysis              | FedCGS, GH-OFL     |
 | fed-qda     | second moments of each class | quadratic discriminant analysis, shrunken | Friedman 1989      |
 | fed-ridge   | second moments               | ridge regression on one-hot labels        | Fed3R, AFL         |

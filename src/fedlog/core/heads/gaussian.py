@@ -92,8 +92,9 @@ def solve_quadratic_discriminant(
 ) -> QuadraticHead:
     """Regularised quadratic discriminant analysis (Friedman 1989): each class has its own covariance, shrunk twice.
 
-    It is first shrunk towards the pooled covariance by the share `towards_pooled`, and more in classes with fewer
-    records; then towards a multiple of the identity by `share` (None: see `find_oracle_shrinkage`).
+    The first step gives ((1 - a) S_y + a S) / ((1 - a) n_y + a n), where a is `towards_pooled`, S_y and n_y are the
+    scatter and the count of class y, and S and n are their sums over classes. So a class with fewer records gets more
+    of S. The second step shrinks towards a multiple of the identity by `share` (None: see `find_oracle_shrinkage`).
     """
     _require_share(towards_pooled)
     if moments.n_class * moments.width**2 > MAX_QUADRATIC:

@@ -57,7 +57,7 @@ def estimate_gram(scatter: MeanScatter, gamma: float = 1.0) -> Tensor:
 
 
 def estimate_gram_of_client(own: Moments, gamma: float = 1.0) -> Tensor:
-    """The Gram matrix (w, w) of one client's records, by FedCOF's formula as if each record were a client."""
+    """The Gram matrix (w, w) that FedCOF's formula gives for one client's records, taking each as a separate client."""
     counts = own.statistics.counts
     centre = own.statistics.sums[:, 1:].sum(0) / own.statistics.total
     ridge = gamma * float((counts - 1).clamp_min(0).sum())
@@ -68,7 +68,7 @@ def estimate_gram_of_client(own: Moments, gamma: float = 1.0) -> Tensor:
     )
 
 
-def solve_unit_ridge(statistics: Statistics, gram: Tensor) -> Tensor:
+def solve_ridge_with_unit_rows(statistics: Statistics, gram: Tensor) -> Tensor:
     """The ridge head (n_class, 1 + w) from class sums and a Gram matrix, with biases of 0 and rows of norm 1."""
     present = statistics.counts > 0
     weights = solve_positive_definite(gram, statistics.sums[:, 1:].mT).mT

@@ -31,8 +31,8 @@ def fit_mixtures(
 ) -> Mixtures:
     """A mixture of `parts` Gaussians for each class, fitted by expectation maximisation.
 
-    A class without records gets Gaussians with a count of 0. With `fewest`, Gaussians of one class are joined until
-    each stands for at least that many records, or only one is left.
+    A class without records gets Gaussians with a count of 0. With `fewest`, small Gaussians of one class are
+    joined until each stands for at least `fewest` records, or only one is left.
     """
     width = features.shape[1]
     counts = torch.zeros(n_class, parts, dtype=torch.float64)

@@ -147,18 +147,21 @@ def solve_regression(moments: Moments, strength: float | None = None, noise_std:
     rounding = 1e-12 * moments.gram().diagonal()[:width].abs() + 1e-200
     units = torch.maximum(gram.diagonal(), rounding).sqrt()
     standard = gram / units[:, None] / units
-    values, vectors = torch.linalg.eigh(standard)
-    values, turned = values.clamp_min(0), vectors.mT @ (cross / units)
+    eigenvalues, vectors = torch.linalg.eigh(standard)
+    eigenvalues, rotated_cross = eigenvalues.clamp_min(0), vectors.mT @ (cross / units)
     shape = (IMAGINED + max(total - 1, 0.0)) / 2
     prior_rate = IMAGINED_SHARE * squares / total / 2 + 1e-200
     chosen = strength
     if chosen is None:
-        chosen = max(STRENGTHS, key=lambda each: _log_evidence(each, values, turned, squares, shape, prior_rate))
-    rate = prior_rate + _residual(chosen, values, turned, squares) / 2
+        chosen = max(
+            STRENGTHS,
+            key=lambda each: _compute_log_evidence(each, eigenvalues, rotated_cross, squares, shape, prior_rate),
+        )
+    rate = prior_rate + _compute_penalised_residual(chosen, eigenvalues, rotated_cross, squares) / 2
     varies = gram.diagonal() > rounding
-    weights = torch.where(varies, vectors @ (turned / (values + chosen)) / units, 0.0)
+    weights = torch.where(varies, vectors @ (rotated_cross / (eigenvalues + chosen)) / units, 0.0)
     # From the eigenvalues, because rounding can make the scatter itself indefinite.
-    factor: Tensor = units[:, None] * torch.linalg.cholesky((vectors * (values + chosen)) @ vectors.mT)
+    factor: Tensor = units[:, None] * torch.linalg.cholesky((vectors * (eigenvalues + chosen)) @ vectors.mT)
     return LinearPosterior(
         weights,
         mean[:width],
@@ -172,17 +175,26 @@ def solve_regression(moments: Moments, strength: float | None = None, noise_std:
     )
 
 
-def _residual(strength: float, values: Tensor, turned: Tensor, squares: float) -> float:
-    """The smallest sum of squared residuals plus penalty that any weights reach, for that strength of the prior."""
-    return max(squares - float((turned.square() / (values + strength)).sum()), 0.0)
+def _compute_penalised_residual(strength: float, eigenvalues: Tensor, rotated_cross: Tensor, squares: float) -> float:
+    """The minimum over the weights w of (sum of squared residuals) + strength * |w|^2, for standardised features.
+
+    `eigenvalues` are those of the features' scatter X'X, `rotated_cross` is X'y in the basis of its eigenvectors, and
+    `squares` is y'y, where y are the targets less their mean.
+    """
+    return max(squares - float((rotated_cross.square() / (eigenvalues + strength)).sum()), 0.0)
 
 
-def _log_evidence(
-    strength: float, values: Tensor, turned: Tensor, squares: float, shape: float, prior_rate: float
+def _compute_log_evidence(
+    strength: float, eigenvalues: Tensor, rotated_cross: Tensor, squares: float, shape: float, prior_rate: float
 ) -> float:
-    """The log probability of the targets for that strength of the prior, without terms that every strength shares."""
-    fit = float(torch.log(strength / (values + strength)).sum()) / 2
-    return fit - shape * math.log(prior_rate + _residual(strength, values, turned, squares) / 2)
+    """The log probability of the targets given this strength, up to a constant that is the same for every strength.
+
+    `shape` is that of the noise's inverse gamma posterior, `prior_rate` the rate of its prior. The other arguments are
+    those of `_compute_penalised_residual`.
+    """
+    fit = float(torch.log(strength / (eigenvalues + strength)).sum()) / 2
+    residual = _compute_penalised_residual(strength, eigenvalues, rotated_cross, squares)
+    return fit - shape * math.log(prior_rate + residual / 2)
 
 
 @dataclass(frozen=True)
@@ -201,7 +213,7 @@ class NumberMetrics:
 def compute_number_metrics(head: NumberHead | None, features: Tensor, targets: Tensor, unit: float) -> NumberMetrics:
     """The metrics of a regression head on records with `features` (n, w) and scaled `targets` (n,).
 
-    `unit` is the size of a scaled target of 1 in the user's unit, such as years; errors are in the user's unit. If
+    Errors are multiplied by `unit`, which converts them from scaled targets to the user's unit, such as years. If
     `head` is None, the prediction is 0 for every record.
     """
     truth = targets.to(torch.float64)

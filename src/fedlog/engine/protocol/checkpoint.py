@@ -43,7 +43,7 @@ Memory = dict[str, Contribution]
 
 @dataclass(frozen=True)
 class SumsProgress:
-    """How many secure sums a run has made, and what is known about the next one; it contains no secrets."""
+    """How many secure sums a run has made, and which clients have sent keys for the next one; it contains no keys."""
 
     made: int
     ahead: tuple[int, ...] = ()
@@ -56,7 +56,7 @@ class SumsProgress:
 
 @dataclass(frozen=True, eq=False)
 class ServerState:
-    """The server's part of a checkpoint: the method's state, the ledger of bits, and what it keeps for each client."""
+    """The server's part of a checkpoint: the method's state, the ledger of bits, and clients' last messages."""
 
     round_number: int
     values: Params
@@ -72,7 +72,10 @@ def exists(folder: Path) -> bool:
 
 
 def write(folder: Path, state: ServerState, save_clients: Callable[[Path], None]) -> None:
-    """Write a checkpoint of `state`, then delete the older one; `save_clients` writes the clients' files in between."""
+    """Write a checkpoint of `state`, then delete the older one.
+
+    `save_clients` writes the clients' files into a given folder. It is called before the older checkpoint is deleted.
+    """
     part = folder / f"round-{state.round_number:06d}"
     shutil.rmtree(part, ignore_errors=True)  # an incomplete one, if the process was killed while writing
     part.mkdir(parents=True)

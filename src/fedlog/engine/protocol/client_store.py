@@ -14,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from fedlog.algorithms.shape import Algorithm
+from fedlog.algorithms.interface import Algorithm
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Params
 from fedlog.wire.message import Kind, Message
@@ -103,9 +103,9 @@ class MessagesByClient:
 
 @dataclass
 class ClientStore:
-    """The state that clients keep between two exchanges: `homes`, received parameters, Adam's moments and messages.
+    """The state that clients keep between two exchanges: own and received parameters, Adam's moments, and messages.
 
-    Keys are the clients' numbers.
+    Clients are given by their numbers.
     """
 
     homes: dict[int, Params]
@@ -123,9 +123,9 @@ class ClientStore:
 
 
 def mask_missing_classes(broadcast: Params) -> Params:
-    """The parameters of a broadcast, with a head that never predicts a class whose row of the head is all zeros.
+    """The parameters of a broadcast, with a head changed so that it never predicts classes that the client lacks.
 
-    The server sends such rows for the classes that the client does not have.
+    For these classes, the server sends rows of the head that are all zeros.
     """
     head = broadcast[HEAD].clone()
     head[(head == 0).all(dim=1), 0] = NEVER

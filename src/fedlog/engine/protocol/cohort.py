@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedlog.algorithms.shape import Algorithm, Exchange, FeatureSummary, HasCandidates, Phase, Work, WorkResult
+from fedlog.algorithms.interface import Algorithm, Exchange, FeatureSummary, HasCandidates, Phase, Work, WorkResult
 from fedlog.core.classification import choose_nearly_best
 from fedlog.core.heads.mixtures import fit_mixtures
 from fedlog.core.heads.regression import compute_number_metrics
@@ -97,17 +97,17 @@ class Cohort:
         return {**client.body.make_initial_params(key.child("body")), HEAD: head}
 
     def receive_broadcast(self, blob: bytes) -> None:
-        """Decode a broadcast that is the same for all clients, and store the parameters that they have after it."""
+        """Decode a broadcast that is the same for all clients, and store the parameters that it leads to."""
         self.store.received_params = self._algorithm.receive(
             self._transport.broadcast_codec.decode(blob), self.store.received_params
         )
 
-    def receive_own_broadcasts(self, blobs: Mapping[int, bytes], anew: Collection[int] = ()) -> None:
+    def receive_own_broadcasts(self, blobs: Mapping[int, bytes], unknown: Collection[int] = ()) -> None:
         """Decode a separate broadcast for each of these clients.
 
-        Clients in `anew` first forget their last messages, because the server does not know them any more.
+        The server does not know the last messages of the clients in `unknown`, so these clients first forget them too.
         """
-        self.store.messages.forget(anew)
+        self.store.messages.forget(unknown)
         self.store.messages.decode_broadcasts(blobs, self._transport, self._algorithm, self.store.received_params)
 
     def make_encoded_uploads(
@@ -115,7 +115,7 @@ class Cohort:
     ) -> list[tuple[int, bytes | None]]:
         """Do the local work of these clients, and return (number of the client, encoded upload) for each.
 
-        Without an upload in this exchange, None takes its place.
+        If the method sends no upload in this exchange, all uploads are None.
         """
         uploads: list[tuple[int, bytes | None]] = []
         for client, message in self.make_uploads(round_number, exchange, indices):
@@ -133,7 +133,7 @@ class Cohort:
         return CLOCK.read_and_reset()
 
     def _encode(self, index: int, message: Message, key: Key) -> bytes:
-        """Encode the upload; if it hardly differs from the client's last one, encode a SAME message instead."""
+        """Encode the upload, or only the message "unchanged" (SAME) if it hardly differs from the client's last one."""
         codec = self._transport.upload_codec
         if self._transport.skip_below is None:
             return codec.encode(message, key)
@@ -300,7 +300,10 @@ class Cohort:
         return {c.index: fit.params for c, fit in zip(group, backend.train(tasks), strict=True)}
 
     def _choose_models(self, backend: Backend, group: list[Client]) -> dict[int, Params]:
-        """Each client's model: the method's only one or, of several, the best on the client's validation records."""
+        """Each client's model; if the method offers several, the client's validation records decide.
+
+        The first model that is nearly as good as the best is taken (`choose_nearly_best`).
+        """
         homes, received = self.store.homes, self.store.get_received_params
         models = {c.index: self._algorithm.deploy(homes[c.index], received(c.index)) for c in group}
         if not isinstance(self._algorithm, HasCandidates):

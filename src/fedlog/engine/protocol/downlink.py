@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from fedlog.algorithms.fedlog import FedLog
-from fedlog.algorithms.shape import Algorithm
+from fedlog.algorithms.interface import Algorithm
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.models.body import Params
@@ -24,7 +24,7 @@ Encoded = tuple[Kind, bytes]
 
 @dataclass(frozen=True, eq=False)
 class LastBroadcast:
-    """The broadcast that a client decoded last; `digest` identifies all bytes from which it was decoded."""
+    """The broadcast that a client decoded last; `digest` identifies its bytes and those of earlier ones."""
 
     digest: str
     message: Message

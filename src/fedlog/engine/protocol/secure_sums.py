@@ -50,10 +50,12 @@ def decode_sum(
 def make_sum_terms(
     session: bytes, number: int, roster: Mapping[int, bytes], honest: int, coordinates: int, value_bytes: int
 ) -> Terms:
-    """The parameters of one secure sum, which server and clients must agree on; `number` counts the sums of a session.
+    """The parameters of one secure sum, which server and clients must agree on.
 
-    `honest` clients must stay to the end of the sum. The threshold (the number of clients needed to unmask the sum) is
-    at least `honest`, and large enough to be safe as long as no client shares what it sees with the server.
+    `number` counts the sums of a session. `roster` has each client's public key. A sum has `coordinates` values of
+    `value_bytes` bytes each. At least `honest` clients must stay to the end of the sum. The threshold (the number of
+    clients needed to unmask the sum) is at least `honest`. It is safe as long as no client shares what it sees with the
+    server.
     """
     return Terms(
         session=session,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from fedlog.algorithms.shape import NO_MIXTURES, Algorithm, Exchange, FeatureSummary, ModelPlan, WorkResult
+from fedlog.algorithms.interface import NO_MIXTURES, Algorithm, Exchange, FeatureSummary, ModelPlan, WorkResult
 from fedlog.core.heads.mixtures import fit_mixtures
 from fedlog.core.keys import Key
 from fedlog.core.stats import Moments
@@ -81,7 +81,7 @@ class Server:
         exchanges = [*schedule.round, *([schedule.opening] if schedule.opening else [])]
         templates = {exchange.name: make_upload_template(algorithm, exchange, initial, plan) for exchange in exchanges}
         if largest_share is not None:
-            check_uploads_have_counts(templates)
+            check_uploads_have_counts(algorithm.name, templates)
         if protection is not None:
             templates = {name: p and protection.protect(p, key) for name, p in templates.items()}
         return Server(
@@ -113,7 +113,7 @@ class Server:
             self.downlink.restore(saved.downlink)
 
     def encode_and_count_broadcast(self, round_number: int, receivers: int) -> bytes:
-        """Encode one broadcast for all clients, and count its bits once for each of so many receivers."""
+        """Encode one broadcast for all clients, and count its bits `receivers` times."""
         blob = self.encode_broadcast(round_number)
         self.ledger.count(round_number, Direction.DOWN, self.algorithm.broadcast(self.state).kind, blob, receivers)
         return blob
@@ -216,7 +216,10 @@ class Server:
             return RefusedUpload(client, error.message)
 
     def read_contribution(self, message: Message) -> Contribution:
-        """What this upload adds to the sum of all uploads; with secure sums, the client computes it."""
+        """What this upload adds to the sum of all uploads.
+
+        Secure sums over a network do not call this method: sites compute their contributions themselves.
+        """
         found = make_contribution(message)
         return found if self.protection is None else self.protection.convert_to_feature_units(found)
 

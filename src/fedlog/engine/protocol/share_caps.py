@@ -41,21 +41,21 @@ def cap_shares(
     return taken, capped
 
 
-def check_uploads_have_counts(templates: Mapping[str, Message | None]) -> None:
+def check_uploads_have_counts(method: str, templates: Mapping[str, Message | None]) -> None:
     """Refuse a method whose uploads have no counts of records, because --largest-share needs them."""
     for template in templates.values():
         if template is not None and template.kind not in (Kind.STATISTICS, Kind.MOMENTS):
             raise InputError(
-                f"--largest-share needs a method that sends statistics, found a method that sends: "
+                f"--largest-share needs a method that sends statistics, found: {method}, which sends "
                 f"{template.kind.name.lower()}",
                 hint="use fedlog, fedlog-c or a method of one exchange that sends statistics",
             )
 
 
 def _compute_count_cap(counts: list[float], largest: float) -> float:
-    """The largest count allowed: with larger counts cut to it, none exceeds the share `largest` of their new sum.
+    """The largest count allowed: if larger counts are cut to it, none exceeds the share `largest` of the new sum.
 
-    `counts` must be sorted, the largest first.
+    If that is impossible, the smallest count. `counts` must be sorted, the largest first.
     """
     for above, count in enumerate(counts):
         # If the first `above` counts are cut to c, then c = largest * (above * c + the rest).

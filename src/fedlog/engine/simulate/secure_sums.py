@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 
-from fedlog.algorithms.shape import Exchange
+from fedlog.algorithms.interface import Exchange
 from fedlog.core.keys import Key
 from fedlog.engine.protocol.checkpoint import SumsProgress
 from fedlog.engine.protocol.secure_sums import choose_encoding, decode_sum, encode_for_sum, make_sum_terms

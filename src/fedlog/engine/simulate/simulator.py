@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedlog.algorithms.shape import Algorithm, Audience, Bodies, Exchange, ModelPlan
+from fedlog.algorithms.interface import Algorithm, Audience, Bodies, Exchange, ModelPlan
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.engine.clients import check_method_fits_labels, list_clients, list_methods_for_different_bodies
@@ -169,8 +169,9 @@ class Simulation:
             )
         if self.algorithm.schedule.opening and (differ or separate):
             raise InputError(
-                f"method {self.algorithm.name} begins with statistics of untrained bodies, "
-                "which can be added up only if all bodies start equal",
+                f"method {self.algorithm.name} begins with an exchange of statistics, "
+                "which can be added up only if all bodies start equal, "
+                f"found: {'different bodies' if differ else '--initialisation separate'}",
                 hint="use one body and --initialisation shared; or, for FedLog, --set first_head=random",
             )
 
@@ -264,7 +265,7 @@ class Simulation:
             self._run_exchange(0, opening, self._all_client_numbers, self._find_receivers(following), following)
 
     def _read_and_reset_times(self, seconds: float) -> dict[str, float]:
-        """The round's `seconds`, divided by part of the work of this process and its workers; the rest is `other`."""
+        """How the round's `seconds` were spent, by part of the work; `other` is the rest. All stopwatches are reset."""
         workers = self.workers.read_and_reset_times()
         return combine_times(seconds, CLOCK.read_and_reset(), workers)
 
@@ -280,10 +281,10 @@ class Simulation:
             self.workers.receive_broadcast(blob)
             return
         names = {index: self._clients[index].name for index in receivers}
-        anew = [index for index, name in names.items() if not downlink.knows(name)]
+        unknown = [index for index, name in names.items() if not downlink.knows(name)]
         with CLOCK.time("encode"):
             sent = self.server.encode_and_count_separate_broadcasts(downlink, number, list(names.values()))
-        self.workers.receive_own_broadcasts({index: sent[name] for index, name in names.items()}, anew)
+        self.workers.receive_own_broadcasts({index: sent[name] for index, name in names.items()}, unknown)
 
     def _run_round(self, number: int) -> RoundRecord:
         if self.profiles:

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from fedlog.algorithms.shape import Exchange, Phase
+from fedlog.algorithms.interface import Exchange, Phase
 from fedlog.engine.clients import Client
 from fedlog.engine.protocol.cohort import Cohort, Score
 from fedlog.engine.training.tasks import CLOCK
@@ -62,10 +62,12 @@ class Workers(ABC):
         """Give a broadcast to all clients."""
         self._call_all("receive_broadcast", [(blob,)] * len(self._groups))
 
-    def receive_own_broadcasts(self, blobs: Mapping[int, bytes], anew: Collection[int] = ()) -> None:
-        """Give each of these clients its own broadcast; clients in `anew` first forget their last messages."""
+    def receive_own_broadcasts(self, blobs: Mapping[int, bytes], unknown: Collection[int] = ()) -> None:
+        """Give each of these clients its own broadcast; clients in `unknown` first forget their last messages."""
         split = self._split_by_cohort(list(blobs))
-        parts = [({index: blobs[index] for index in own}, [index for index in own if index in anew]) for own in split]
+        parts = [
+            ({index: blobs[index] for index in own}, [index for index in own if index in unknown]) for own in split
+        ]
         self._call_all("receive_own_broadcasts", parts)
 
     def make_encoded_uploads(self, round_number: int, exchange: Exchange, indices: Sequence[int]) -> Uploads:
@@ -92,7 +94,7 @@ class Workers(ABC):
         self._call_all("load", [(files,)] * len(self._groups))
 
     def _split_by_cohort(self, indices: Sequence[int]) -> list[list[int]]:
-        """For each cohort, the numbers of those of these clients that it has."""
+        """Split the numbers of clients by cohort: one list for each cohort."""
         split: list[list[int]] = [[] for _ in self._groups]
         for index in indices:
             split[self._cohort_of[index]].append(index)
@@ -202,7 +204,7 @@ def make_not_running_error() -> RunError:
 def split_by_work(clients: Sequence[Client], groups: int) -> list[list[Client]]:
     """Divide the clients into groups with about equal numbers of training records.
 
-    The largest client comes first, and each goes to the group that has the fewest records so far.
+    Clients are placed one by one, the largest first, each in the group that has the fewest records so far.
     """
     divided: list[list[Client]] = [[] for _ in range(min(groups, len(clients)))]
     loads = [0] * len(divided)

@@ -93,7 +93,7 @@ class Engine:
         return f"body {body.name}: {decision.reason}{', each client alone' if alone else ''}"
 
     def make_backend(self, backend: BackendChoice, federation: Federation, clients: list[Client]) -> Backend:
-        """Make this backend for clients that all have the same body; with DP-SGD, its backend instead."""
+        """Make this backend for clients that all have the same body; if DP-SGD is on, make `DpSgdBackend`."""
         body = clients[0].body
         if self.dp_sgd is not None:
             return DpSgdBackend(body, federation, self.settings, self.dp_sgd)
@@ -188,7 +188,7 @@ def _choose_evaluation_sizes(network: Stacked) -> tuple[int | None, int]:
 
 
 def read_decisions(recorded: Mapping[str, str]) -> dict[str, BackendDecision]:
-    """The decisions for the backends that an earlier run recorded; both are given by the body's name."""
+    """The decision for each body, from the backends that an earlier run recorded; keys are the bodies' names."""
     return {
         name: BackendDecision(BackendChoice(backend), f"{backend}, as recorded by this run")
         for name, backend in recorded.items()
@@ -228,7 +228,7 @@ def _explain_refusal(body: Body, choice: BackendChoice, mixing: str | None) -> s
 
 
 def _list_layers_without_block(network: StackedBody | None) -> str:
-    """At most three names of layers and functions without a stacked version (block), and how many more, as text."""
+    """The layers and functions without a stacked version (block), as text: up to three names, and "and 2 more"."""
     found = network.training.without_block or network.evaluating.without_block if network is not None else ()
     names = sorted(found, key=lambda name: "(" not in name)
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

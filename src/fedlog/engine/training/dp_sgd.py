@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedlog.algorithms.shape import Batch, Phase
+from fedlog.algorithms.interface import Batch, Phase
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.engine.training.loop import FunctionalAdam, LoopBackend
@@ -89,7 +89,7 @@ class DpSgdBackend(LoopBackend):
             value.copy_(params[name])
 
     def _compute_noisy_gradients(self, task: Task, phase: Phase, key: Key) -> list[Tensor]:
-        """The private gradient of one step: the noisy sum of the sampled records' gradients, by the batch size."""
+        """The private gradient of one step: the noisy sum of the sampled records' gradients / the batch size."""
         plan, sampler = self._training.plan, self._training.sampler(key.child("noise"))
         # Sampling protects only if it is secret, so in a real run it comes from the system, like the noise. So do
         # dropout and crops: they depend on a record's place in the sample, so known ones would reveal it.

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
-from fedlog.algorithms.shape import Batch, Carry, Phase
+from fedlog.algorithms.interface import Batch, Carry, Phase
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation
 from fedlog.data.transforms import Augmentation
@@ -103,11 +103,11 @@ class LoopBackend:
         return [self._compute_one_request(request) for request in requests]
 
     def _train_one(self, task: Task) -> Fit:
-        params = {name: self._to_device(value).clone() for name, value in task.work.params.items()}
-        constants = {name: self._to_device(value) for name, value in task.work.constants.items()}
+        params = {name: self._move_to_device(value).clone() for name, value in task.work.params.items()}
+        constants = {name: self._move_to_device(value) for name, value in task.work.constants.items()}
         moments: Params = {}
         for number, phase in enumerate(task.phases):
-            carry: Carry = {name: self._to_device(value) for name, value in task.work.carry.items()}
+            carry: Carry = {name: self._move_to_device(value) for name, value in task.work.carry.items()}
             moving = [params[name] for name in list_trained_parameters(params, phase, self._body)]
             # Fused: all parameters in one call, four times faster; the last bits differ.
             fused = self._device.type == "cpu"
@@ -188,7 +188,7 @@ class LoopBackend:
             inputs = transform.augment(raw, Augmentation(a.top[at], a.left[at], a.flips[at]))
         labels = self._federation.train.labels[positions].to(self._device)
         masks = {site: mask[at].to(self._device) for site, mask in draws.masks.items()}
-        return RecordBatch(self._to_device(inputs), labels, masks)
+        return RecordBatch(self._move_to_device(inputs), labels, masks)
 
     def make_batch(self, task: Task, chosen: Tensor, key: Key) -> RecordBatch:
         """A batch of the client's records at the positions `chosen`, with new dropout masks and crops."""
@@ -199,17 +199,17 @@ class LoopBackend:
     def _compute_one_request(self, request: FeatureRequest) -> Tensor:
         if not len(request.positions):  # some layers, such as InstanceNorm, do not take a batch of no records
             return torch.zeros(0, self._body.width, dtype=self._settings.dtype)
-        params = {name: self._to_device(value) for name, value in request.params.items()}
+        params = {name: self._move_to_device(value) for name, value in request.params.items()}
         inputs = request.pool.find_records(self._federation).inputs
         parts = [
             self._body.compute_features(
-                params, self._to_device(self._federation.transform.prepare(inputs[part])), None
+                params, self._move_to_device(self._federation.transform.prepare(inputs[part])), None
             ).cpu()
             for part in torch.split(request.positions, EVALUATION_BATCH)
         ]
         return torch.cat(parts)
 
-    def _to_device(self, value: Tensor) -> Tensor:
+    def _move_to_device(self, value: Tensor) -> Tensor:
         if value.is_floating_point():
             return value.to(self._device, self._settings.dtype)
         return value.to(self._device)

@@ -20,7 +20,7 @@ from typing import TypeGuard
 import torch
 
 import fedlog
-from fedlog.algorithms.shape import EVERYTHING, Phase, Work, cross_entropy
+from fedlog.algorithms.interface import EVERYTHING, Phase, Work, cross_entropy
 from fedlog.core.keys import Key
 from fedlog.engine.clients import Client
 from fedlog.engine.training.block import library
@@ -52,7 +52,7 @@ def measure_backends(
 
 
 def _has_seconds_of(remembered: object, kinds: Iterable[str]) -> TypeGuard[dict[str, float]]:
-    """Whether an entry of the cache is as it was written: a file can be damaged and still be JSON."""
+    """Whether an entry of the cache has the seconds of all these backends: a damaged file can still be JSON."""
     return isinstance(remembered, dict) and all(isinstance(remembered.get(kind), float) for kind in kinds)
 
 

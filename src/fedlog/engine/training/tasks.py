@@ -17,7 +17,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from fedlog.algorithms.shape import Exchange, Phase, Work
+from fedlog.algorithms.interface import Exchange, Phase, Work
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records
 from fedlog.data.transforms import Augmentation, Transform, draw_augmentation

@@ -24,7 +24,7 @@ class AdviceKind(Enum):
 
 @dataclass(frozen=True)
 class Advice:
-    """The advice of a comparison, in a sentence, and a sentence (`confirmation`) with the gain on test rows.
+    """The advice of a comparison: `sentence` states it, and `confirmation` states the gain on test rows.
 
     `winners` and `losers` are the sites that gain and lose by federating.
     """
@@ -68,7 +68,7 @@ def advise(findings: Findings, worth: float = WORTH) -> Advice:
 
 
 def _choose_cheapest(findings: Findings, labels: Sequence[str], gains: dict[str, Estimate], worth: float) -> str:
-    """Return the label with the fewest bits, among those whose gain is less than `worth` below the highest gain."""
+    """Return the label with the fewest bits, among those whose gain falls short of the highest by less than `worth`."""
     most = max(gains[label].value for label in labels)
     near = [label for label in labels if gains[label].value > most - worth]
     return min(near, key=lambda label: (findings.results[label].bits, -gains[label].value))

@@ -16,7 +16,7 @@ from fedlog.experiments.run import records
 from fedlog.experiments.run.callbacks import Callback
 from fedlog.experiments.run.execute import RECORDS
 from fedlog.experiments.run.scores import execute_and_score
-from fedlog.experiments.workers.cell_process import SCORED, make_task
+from fedlog.experiments.workers.cell_process import RUN_AND_SCORE, make_task
 from fedlog.experiments.workers.executors import Executor
 from fedlog.settings.resolve import resolve
 
@@ -64,7 +64,7 @@ def _count_rounds(run: ComparedRun, federation: Federation | None, failed: Failu
 
 
 class _RoundCounter(Callback):
-    """A callback for one run that shows the progress of the comparison; earlier runs had `before` rounds together."""
+    """A callback that adds the rounds of one run to the `before` rounds of earlier runs, and shows the sum."""
 
     def __init__(self, show: ShowRounds, before: int, total: int, name: str) -> None:
         self._show, self._before, self._total, self._name = show, before, total, name
@@ -104,7 +104,7 @@ def run_in_parallel(
 
 
 def split_into_groups(runs: Sequence[ComparedRun], groups: int) -> list[list[ComparedRun]]:
-    """Split runs into this many groups of about equal size, so that a group has many methods and few seeds."""
+    """Split runs into at most this many groups, and spread the runs of each method over the groups."""
     seeds = list(dict.fromkeys(run.seed for run in runs))
     parts: list[list[ComparedRun]] = [[] for _ in range(groups)]
     for turn, seed in enumerate(seeds):
@@ -117,4 +117,4 @@ def split_into_groups(runs: Sequence[ComparedRun], groups: int) -> list[list[Com
 def _make_task(runs: Sequence[ComparedRun], name: str, data_dir: Path | None) -> str:
     """Return the text of a task that executes these runs with one thread each, because tasks run in parallel."""
     single = [(run.name, run.folder, replace(run.spec, jobs=1, threads=1)) for run in runs]
-    return make_task(name, SCORED, single, data_dir)
+    return make_task(name, RUN_AND_SCORE, single, data_dir)

@@ -38,42 +38,46 @@ FEW_ROWS = 20  # a site with fewer validation rows gets a warning
 
 
 def gather_row_values(
-    own: Mapping[int, ScoredRun], reference: Mapping[int, ScoredRun] | None, part: str, sites: Sequence[str]
+    runs: Mapping[int, ScoredRun], reference: Mapping[int, ScoredRun] | None, part: str, sites: Sequence[str]
 ) -> list[RowValues]:
-    """Return the values of each site's rows: 1 for a correct prediction, else 0; with `reference`, minus its value.
+    """Return the values of each site's rows: 1 for a correct prediction of these runs (given by seed), else 0.
 
-    `part` says which rows: `validation` or `test`. If all sites share their rows, the values of all sites are returned
-    as those of one site. The list is empty if it is unknown which rows a run held out, as for named data sets.
+    With `reference`, the value of its run with the same seed is subtracted. `part` says which rows: `validation` or
+    `test`. If all sites share their rows, the list has one entry with the values of all sites. The list is empty if a
+    run did not record which rows it held out, as for named data sets.
     """
-    seeds = [seed for seed in own if reference is None or seed in reference]
+    seeds = [seed for seed in runs if reference is None or seed in reference]
     found = []
     for site in sites:
-        scores = {seed: own[seed].scores.find_scores_on(part)[site] for seed in seeds}
+        scores = {seed: runs[seed].scores.find_scores_on(part)[site] for seed in seeds}
         if any(score.places is None or score.classes is None for score in scores.values() if score.rows):
             return []
-        compared = (
+        reference_scores = (
             None if reference is None else {seed: reference[seed].scores.find_scores_on(part)[site] for seed in seeds}
         )
-        values = _make_row_values(scores, compared)
+        values = _make_row_values(scores, reference_scores)
         if len(values.rows):
             found.append(values)
     # Rows that all sites share are drawn once: then the values of all sites are about one set of rows.
     return [join_row_values(found)] if found and all((site.rows < 0).all() for site in found) else found
 
 
-def _make_row_values(scores: Mapping[int, ClientScore], compared: Mapping[int, ClientScore] | None) -> RowValues:
-    """Make the values (0 or 1) of one site's rows from its scores by seed; with `compared`, subtract their values."""
+def _make_row_values(
+    scores: Mapping[int, ClientScore], reference_scores: Mapping[int, ClientScore] | None
+) -> RowValues:
+    """Make the values (0 or 1) of one site's rows from scores by seed; subtract those of the reference, if given."""
     scored = {seed: score for seed, score in scores.items() if score.rows}
     values = [_parse_correctness(score.right) for score in scored.values()]
-    if compared is not None:
-        values = [mine - _parse_correctness(compared[seed].right) for mine, seed in zip(values, scored, strict=True)]
+    if reference_scores is not None:
+        subtracted = [_parse_correctness(reference_scores[seed].right) for seed in scored]
+        values = [mine - other for mine, other in zip(values, subtracted, strict=True)]
     groups = [score.groups for score in scored.values() if score.groups is not None]
     return RowValues(
-        seeds=_join_lists([[seed] * score.rows for seed, score in scored.items()]),
-        rows=_join_lists([score.places or [] for score in scored.values()]),
-        classes=_join_lists([score.classes or [] for score in scored.values()]),
+        seeds=_concatenate_to_array([[seed] * score.rows for seed, score in scored.items()]),
+        rows=_concatenate_to_array([score.places or [] for score in scored.values()]),
+        classes=_concatenate_to_array([score.classes or [] for score in scored.values()]),
         values=np.concatenate(values) if values else np.zeros(0),
-        groups=_join_lists(groups) if groups and len(groups) == len(scored) else None,
+        groups=_concatenate_to_array(groups) if groups and len(groups) == len(scored) else None,
     )
 
 
@@ -82,7 +86,7 @@ def _parse_correctness(right: str) -> np.ndarray[tuple[int], np.dtype[np.float64
     return np.frombuffer(right.encode(), dtype=np.uint8).astype(np.float64) - ord("0")
 
 
-def _join_lists(parts: Sequence[Sequence[int]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+def _concatenate_to_array(parts: Sequence[Sequence[int]]) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return np.array([value for part in parts for value in part], dtype=np.int64)
 
 
@@ -264,7 +268,7 @@ class Findings:
         )
 
     def _estimate_accuracy(self, label: str, part: str, sites: Sequence[str] | None = None) -> Estimate | None:
-        """Estimate the accuracy on one part of the rows (`validation` or `test`), mean over sites; None without any."""
+        """Estimate the accuracy on `validation` or `test` rows, mean over sites; None if there are no such rows."""
         runs, sites = self.find_runs_by_seed(label), sites or self.sites
         rows = gather_row_values(runs, None, part, sites)
         if rows:

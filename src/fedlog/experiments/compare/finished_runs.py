@@ -1,4 +1,4 @@
-"""Read finished runs that have scores, those of a comparison or of any folder, and make findings of them."""
+"""Read the finished runs of a comparison, or of any folder, that have scores, and return them as `Findings`."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _find_differing_settings(specs: Sequence[RunSpec]) -> list[str]:
 
 
 def _describe_setting(spec: RunSpec, name: str) -> str:
-    """Format a setting of the run as `rounds=30`, and the options of its method as `epochs=3,nu=0`."""
+    """Format one setting of the run as `rounds=30`; for the setting `options`, list them as `epochs=3,nu=0`."""
     value: Any = getattr(spec, name)
     if isinstance(value, Mapping):
         return ",".join(f"{key}={each}" for key, each in value.items())

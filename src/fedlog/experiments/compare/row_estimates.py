@@ -43,7 +43,9 @@ def estimate_from_repetitions(
 ) -> Estimate:
     """Estimate the mean over repetitions (seeds), with an interval from the spread of their values.
 
-    `predictions` is the number of predictions behind the values: a few that agree give no interval of zero width.
+    `predictions` says from how many predictions the values come. The half width of the interval is then at least
+    3 / `predictions`, because a few predictions that agree do not prove that all would.
+
     Repetitions that hold out different rows still share most of their training rows, so their spread is too small.
     Nadeau and Bengio (2003) correct it: with J repetitions, the ratio of held-out to training rows is added to 1/J.
     """
@@ -85,7 +87,7 @@ class RowValues:
 
 
 def join_row_values(sites: Sequence[RowValues]) -> RowValues:
-    """Return the entries of sites that share their rows, as if one site had them; a row then has a value from each."""
+    """Return the entries of sites that share their rows, as if one site had them; a row has the values of all sites."""
     groups = [site.groups for site in sites if site.groups is not None]
     return RowValues(
         seeds=np.concatenate([site.seeds for site in sites]),
@@ -98,7 +100,7 @@ def join_row_values(sites: Sequence[RowValues]) -> RowValues:
 
 @dataclass(frozen=True)
 class _Variance:
-    """One of several independent variances that add up to that of a mean, with its degrees of freedom."""
+    """A variance with its degrees of freedom; several independent ones add up to the variance of a mean."""
 
     variance: float
     freedom: float

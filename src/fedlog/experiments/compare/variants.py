@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlog.algorithms import registry
-from fedlog.algorithms.shape import Bodies
+from fedlog.algorithms.interface import Bodies
 from fedlog.data.data_spec import SITES
 from fedlog.data.federation import Federation
 from fedlog.errors import InputError
@@ -57,7 +57,7 @@ class ComparedRun:
 
 @dataclass(frozen=True)
 class VariantChoices:
-    """The methods, codecs, bodies and recipes to combine; if one is empty, the settings common to all runs have it."""
+    """The methods, codecs, bodies and recipes to combine; for an empty field, the settings common to all runs hold."""
 
     methods: tuple[str, ...] = METHODS
     codecs: tuple[str, ...] = ()
@@ -143,10 +143,11 @@ def _have_different_bodies(common: RunSpec, choices: VariantChoices) -> bool:
     return not choices.bodies and len({name.rpartition("=")[2] for name in common.body}) > 1
 
 
-def keep_own_rounds(choices: VariantChoices, common: RunSpec) -> tuple[VariantChoices, tuple[str, ...]]:
-    """Give methods that have a number of rounds of their own this number, whatever common settings and recipes say.
+def set_required_rounds(choices: VariantChoices, common: RunSpec) -> tuple[VariantChoices, tuple[str, ...]]:
+    """Set the rounds of methods that need a certain number, as methods with one exchange need 1 round.
 
-    Return the new choices, and a note if the user gave another number for all methods.
+    This number replaces that of common settings and recipes. Return the new choices, and a note if the user gave
+    another number for all methods.
     """
     own = {name: registry.find_method_rounds(name) for name in choices.methods}
     options = dict(choices.options or {})

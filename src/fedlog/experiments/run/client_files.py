@@ -75,7 +75,7 @@ def write_client_descriptions(folder: Path, federation: Federation, bodies: Sequ
 
 def read_client_descriptions(folder: Path) -> dict[str, ClientDescription]:
     """Read the descriptions of a run's clients, by name; empty if the run has no `clients.json`."""
-    found = records.read_file_as(folder / CLIENTS, list[ClientDescription], "the clients")
+    found = records.read_json_file_as(folder / CLIENTS, list[ClientDescription], "the clients")
     return {each.name: each for each in found or ()}
 
 
@@ -151,4 +151,4 @@ def _convert_to_rounded_pair(pair: Tensor) -> tuple[float, float]:
 
 def read_geometry(folder: Path) -> Geometry | None:
     """Read `geometry.json` of a run; None if the run has none."""
-    return records.read_file_as(folder / GEOMETRY, Geometry, "the class means")
+    return records.read_json_file_as(folder / GEOMETRY, Geometry, "the class means")

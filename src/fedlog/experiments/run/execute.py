@@ -16,7 +16,7 @@ from typing import Any
 from safetensors.torch import save_file
 
 import fedlog
-from fedlog.algorithms.shape import TrainingRecords
+from fedlog.algorithms.interface import TrainingRecords
 from fedlog.core.heads.regression import INTERVAL_LEVEL
 from fedlog.data.catalog import can_data_change, hold_out_validation, load_federation
 from fedlog.data.data_spec import DataSpec
@@ -68,10 +68,10 @@ def execute(
 ) -> Summary:
     """Run the specification in the folder, or continue from its checkpoint; write the summary there and return it.
 
-    A folder holds this run only if that was run on the same data. So data that the user can change are read first, with
-    `load`, to compare them. A checkpoint is written at the end of a round if `seconds_between_checkpoints` have passed
-    since the last one. A private run writes one after every round, because repeating a round would release its
-    statistics again.
+    Data that the user can change are read first, with `load`, because a run on other data is another run: a folder
+    that holds such a run is refused. A checkpoint is written at the end of a round if `seconds_between_checkpoints`
+    have passed since the last one. A private run writes one after every round, because repeating a round would release
+    its statistics again.
     """
     run = resolve(spec, federation)
     if federation is not None:
@@ -214,7 +214,7 @@ def _refuse_other_run(folder: Path, found: RunSpec, spec: RunSpec) -> None:
             else "give --data-dir the data folder that the run was started with, or choose another --out",
         )
     raise InputError(
-        f"{folder} holds a run with other settings, found here: {describe_changed_settings(found, spec)}",
+        f"{folder} holds a run with other settings; the new run has {describe_changed_settings(found, spec)}",
         hint="choose another --out, or remove the folder",
     )
 

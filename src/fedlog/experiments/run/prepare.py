@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from fedlog.algorithms import registry
-from fedlog.algorithms.shape import Algorithm, ModelPlan
+from fedlog.algorithms.interface import Algorithm, ModelPlan
 from fedlog.core.keys import Key
 from fedlog.data.catalog import load_federation
 from fedlog.data.federation import Federation
@@ -40,8 +40,9 @@ def make_simulation(
 ) -> Simulation:
     """Make the simulation of a run, without starting it; if `federation` is None, load the data that the run names.
 
-    `progress` is called while a frozen encoder computes features of new records. `backends` are those with which
-    a resumed run was started. `releases` records the releases of a private run, by default in memory.
+    `progress` is called while a frozen encoder computes features of new records. For a resumed run,
+    `backends` has the name of the backend that trained each body before, by the body's name. `releases` records the
+    releases of a private run, by default in memory.
     """
     spec, settings = run.spec, run.settings
     _check_device(settings.execution)
@@ -105,10 +106,13 @@ def make_bodies(spec: RunSpec, federation: Federation) -> list[Body]:
 
 
 def _check_own_bodies(own: Mapping[str, str], common: Sequence[str], clients: Sequence[str]) -> None:
-    """Refuse bodies of unknown clients, clients without a body, and several bodies without a client's name."""
+    """Check bodies of which some are given for a client (`north=cnn`).
+
+    Refuse unknown clients, clients without a body, and several bodies that are not given for a client.
+    """
     hint = f"--body CLIENT=NAME for each of {', '.join(clients[:10])}"
     if len(common) > 1:
-        raise InputError(f"expected one body for the clients without their own, found: {', '.join(common)}", hint=hint)
+        raise InputError(f"--body: expected at most one body beside CLIENT=NAME, found: {', '.join(common)}", hint=hint)
     if unknown := [name for name in own if name not in clients]:
         raise InputError(f"--body is given for clients that do not exist: {', '.join(unknown)}", hint=hint)
     missing = [name for name in clients if name not in own]
@@ -117,7 +121,7 @@ def _check_own_bodies(own: Mapping[str, str], common: Sequence[str], clients: Se
 
 
 def _explain_unusable_device(device: str, error: Exception) -> str:
-    """Why PyTorch cannot use a device, in a few words; its own words are long, except for graphics cards."""
+    """Return in a few words why PyTorch cannot use a device; PyTorch's own message is short only for graphics cards."""
     kind = device.partition(":")[0]
     if kind == "meta":
         return "its tensors hold no numbers"
@@ -138,7 +142,7 @@ def _check_device(execution: Execution) -> None:
             f"device {device} cannot be used: {_explain_unusable_device(device, error)}", hint="--device cpu"
         ) from error
     if device.startswith("cpu:"):
-        raise InputError(f"device {device} cannot be used: the CPU has no number", hint="--device cpu")
+        raise InputError(f"device {device} cannot be used: the CPU is given without a number", hint="--device cpu")
     if device != "cpu" and jobs > 1:
         # An accelerator's context does not survive the fork that makes a worker.
         raise InputError(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedlog.algorithms.shape import Algorithm, ModelPlan
+from fedlog.algorithms.interface import Algorithm, ModelPlan
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.privacy.accounting import compute_spending

@@ -20,10 +20,10 @@ from torch import Tensor
 from fedlog.core.calibration import (
     ReliabilityBin,
     bin_by_confidence,
-    calibration_error,
+    compute_calibration_error,
+    compute_log_loss,
     compute_novelty_scores,
     fit_temperature,
-    log_loss,
 )
 from fedlog.core.classification import compute_area_under_curve
 from fedlog.core.heads.gaussian import ABSENT
@@ -54,7 +54,7 @@ class ProbabilityQuality:
 
 @dataclass(frozen=True)
 class RunCalibration:
-    """The quality of each kind of probabilities, by its name (`ways`), and how well unseen classes are recognised."""
+    """The quality of a run's probabilities (in `ways`, by their kind), and how well unseen classes are recognised."""
 
     ways: dict[str, ProbabilityQuality]
     auroc_of_unseen_classes: float | None  # area under the ROC curve, mean over clients; None if all have every class
@@ -63,7 +63,7 @@ class RunCalibration:
     @staticmethod
     def read(folder: Path) -> RunCalibration | None:
         """Read `calibration.json` from a run's folder; None if there is no such file."""
-        return records.read_file_as(folder / CALIBRATION, RunCalibration, "the calibration")
+        return records.read_json_file_as(folder / CALIBRATION, RunCalibration, "the calibration")
 
 
 def write_calibration(folder: Path, models: Path, simulation: Simulation) -> None:
@@ -105,8 +105,8 @@ def _measure_probability_quality(parts: list[tuple[Tensor, Tensor]]) -> Probabil
     return ProbabilityQuality(
         records=len(labels),
         accuracy=float((values.argmax(1) == labels).double().mean()),
-        calibration_error=calibration_error(values, labels),
-        log_loss=log_loss(values, labels),
+        calibration_error=compute_calibration_error(values, labels),
+        log_loss=compute_log_loss(values, labels),
         reliability=bin_by_confidence(values, labels),
     )
 

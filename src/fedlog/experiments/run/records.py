@@ -24,7 +24,7 @@ class Summary:
     """The outcome of a run. The accuracy is that of the final round, not of the round that is best on test records.
 
     `digest` identifies the settings. `bits_opening` are the bits of the opening (the exchange before round 1), by kind
-    of message. `accuracy_after_closing` is that of methods that adapt the models at the very end.
+    of message. `accuracy_after_closing` is the accuracy of models that the method has adapted at the very end.
     """
 
     method: str
@@ -151,7 +151,7 @@ def delete_rounds_after(path: Path, round_number: int) -> list[RoundRecord]:
     return kept
 
 
-def read_file_as(path: Path, kind: type[Value], what: str) -> Value | None:
+def read_json_file_as(path: Path, kind: type[Value], what: str) -> Value | None:
     """Read a run's JSON file as an object of type `kind`; None if there is no file. `what` names it in errors."""
     if not path.exists():
         return None

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedlog.core.calibration import calibration_error
+from fedlog.core.calibration import compute_calibration_error
 from fedlog.core.classification import compute_metrics
 from fedlog.data.catalog import hold_out_validation, load_federation
 from fedlog.data.data_spec import DataSpec
@@ -73,7 +73,7 @@ class RunScores:
     @staticmethod
     def read(folder: Path) -> RunScores | None:
         """Read the scores from a run's folder; None if it has no `scores.json`."""
-        return records.read_file_as(folder / SCORES, RunScores, "the scores")
+        return records.read_json_file_as(folder / SCORES, RunScores, "the scores")
 
 
 def execute_and_score(
@@ -139,7 +139,7 @@ def score_model(model: Model, rows: Records) -> ClientScore:
         balanced_accuracy=found.balanced_accuracy,
         macro_f1=found.macro_f1,
         auroc=found.auroc,
-        calibration_error=calibration_error(chances.clamp_min(1e-38).log(), rows.labels),
+        calibration_error=compute_calibration_error(chances.clamp_min(1e-38).log(), rows.labels),
         right="".join("1" if each else "0" for each in right),
         classes=rows.labels.tolist(),
         places=None if rows.rows is None else rows.rows.tolist(),

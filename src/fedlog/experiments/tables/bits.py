@@ -21,7 +21,7 @@ LOSSLESS_CODECS = ("f32", "rows")  # runs with these codecs have the same models
 SHORT_ROUNDS = 2  # rounds of a short run: round 1 may send more, round 2 costs what all later rounds cost
 
 # The ways of sending: codecs, and what broadcasts and uploads leave out. The first is the paper's.
-WAYS: dict[str, RunSpec] = {
+WAYS_OF_SENDING: dict[str, RunSpec] = {
     "f32": RunSpec(),
     "rows+f16": RunSpec(codec="rows+f16"),
     "rows+q8": RunSpec(codec="rows+q8"),
@@ -38,14 +38,14 @@ SHARES = (0.1, 0.3)  # shares of the clients that take part in a round
 SERVER_KEEPS = {"memory": None, "carry-0.5": 0.5, "carry-0.9": 0.9, "neither": 0.0}
 
 
-def _make_row(method: str, way: str, spec: RunSpec) -> TableRow:
-    return TableRow(f"{method}-{way}", f"{LABELS[method]}, {way}", replace(spec, method=method))
+def _make_row(method: str, way_of_sending: str, spec: RunSpec) -> TableRow:
+    return TableRow(f"{method}-{way_of_sending}", f"{LABELS[method]}, {way_of_sending}", replace(spec, method=method))
 
 
-def _make_sending_experiment(data: str, seeds: tuple[int, ...]) -> Experiment:
-    """Make an experiment on the bits to reach the paper's accuracy threshold, for each of the `WAYS` of sending."""
-    ways = {way: replace(spec, data=data, rounds=ROUNDS[data]) for way, spec in WAYS.items()}
-    rows = [_make_row(method, way, ways[way]) for way in WAYS for method in ("fedlog", "fedlog-c")]
+def _make_bits_to_threshold_experiment(data: str, seeds: tuple[int, ...]) -> Experiment:
+    """Make an experiment on the bits to reach the paper's accuracy threshold, for each of the `WAYS_OF_SENDING`."""
+    ways = {way: replace(spec, data=data, rounds=ROUNDS[data]) for way, spec in WAYS_OF_SENDING.items()}
+    rows = [_make_row(method, way, ways[way]) for way in WAYS_OF_SENDING for method in ("fedlog", "fedlog-c")]
     if data == "mnist":
         rows += [_make_row(method, way, ways[way]) for way in WAYS_OF_OTHER_METHODS for method in OTHER_METHODS]
     title = f"Bits to {TABLE_1[data].threshold} % on {data}, by way of sending"
@@ -64,7 +64,7 @@ def _make_codec_experiment(data: str, codecs: tuple[str, ...], methods: tuple[st
 
 
 def _make_participation_experiment() -> Experiment:
-    """Make an experiment that compares what the server can keep from clients that skip a round."""
+    """Make an experiment that compares what the server keeps of earlier rounds, if clients skip some rounds."""
     rows = []
     for share in SHARES:
         for name, carry in SERVER_KEEPS.items():
@@ -81,9 +81,9 @@ def _make_participation_experiment() -> Experiment:
 
 
 BITS = (
-    _make_sending_experiment("mnist", SEEDS),
-    _make_sending_experiment("cifar10", SEEDS),
-    _make_sending_experiment("cifar100", (0,)),
+    _make_bits_to_threshold_experiment("mnist", SEEDS),
+    _make_bits_to_threshold_experiment("cifar10", SEEDS),
+    _make_bits_to_threshold_experiment("cifar100", (0,)),
     _make_codec_experiment("mnist", tuple(CODECS), ("fedlog", "fedlog-c", *OTHER_METHODS)),
     _make_codec_experiment("cifar10", LOSSLESS_CODECS, ("fedlog", "fedlog-c")),
     _make_codec_experiment("cifar100", LOSSLESS_CODECS, ("fedlog", "fedlog-c")),

@@ -39,8 +39,8 @@ class PrintedResults:
     cost_arrow: Arrow = Arrow.NONE
 
 
-class PrintedCosts(Enum):
-    """Which messages the bits that the paper prints count. It does not say; this is what its digits fit."""
+class PrintedCostDirections(Enum):
+    """Whether the bits that the paper prints count one direction or both; this is inferred from the printed digits."""
 
     ONE_WAY = "The printed costs of this table fit messages counted in one direction; ours are shown both ways."
     BOTH_WAYS = "The printed costs of this table fit messages counted in both directions."
@@ -86,7 +86,7 @@ class Experiment:
     rows: tuple[TableRow, ...]
     seeds: tuple[int, ...]
     threshold: int | None = None
-    printed_costs: PrintedCosts = PrintedCosts.BOTH_WAYS
+    printed_costs: PrintedCostDirections = PrintedCostDirections.BOTH_WAYS
     reference: str | None = None
     remarks: tuple[str, ...] = field(default=())
     cut_from: str | None = None

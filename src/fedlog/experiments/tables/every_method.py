@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedlog.algorithms import registry
-from fedlog.algorithms.shape import predicts_numbers
+from fedlog.algorithms.interface import predicts_numbers
 from fedlog.experiments.tables.cells import Experiment, ExperimentKind, TableRow
 from fedlog.settings.spec import RunSpec
 

@@ -74,7 +74,7 @@ class RunResult:
 def choose_threshold(best_accuracies: Iterable[float]) -> int | None:
     """Choose the threshold by the paper's rule: the largest whole per cent that every given run reaches.
 
-    `best_accuracies` has the accuracy of the best round of each run of the methods in `COMPETITIVE`. None without runs.
+    `best_accuracies` has the accuracy of the best round of each run of the `COMPETITIVE_METHODS`. None without runs.
     """
     found = list(best_accuracies)
     return math.floor(100 * (min(found) + ACCURACY_ROUNDING)) if found else None
@@ -96,7 +96,7 @@ class Verification:
 
 def read_verifications(folder: Path) -> dict[str, Verification]:
     """Read the outcome of each run of an experiment that was verified, by `ROW/seed-N`; empty if none was."""
-    return records.read_file_as(folder / VERIFIED, dict[str, Verification], "the verification") or {}
+    return records.read_json_file_as(folder / VERIFIED, dict[str, Verification], "the verification") or {}
 
 
 @dataclass(frozen=True)

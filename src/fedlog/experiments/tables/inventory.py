@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
+from fedlog.algorithms.interface import ModelPlan
 from fedlog.algorithms.registry import make_method
-from fedlog.algorithms.shape import ModelPlan
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
 from fedlog.data.leaf import find_leaf_folders
@@ -87,7 +87,7 @@ def _find_experiment_status(experiment: Experiment, out: Path, data_dir: Path | 
 
 
 def _describe_missing_data(names: Sequence[str], folder: Path) -> str | None:
-    """Say which of these data sets is the first that the folder does not have; None if it has all."""
+    """Describe the first of these data sets that is missing in the folder; None if the folder has all of them."""
     for name in names:
         if name == "leaf":
             try:

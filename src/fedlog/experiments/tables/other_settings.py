@@ -24,14 +24,14 @@ _TABLE = make_table_1("mnist")
 
 
 def _make_version_of_table(name: str, title: str, rows: Iterable[TableRow], remark: str, **changes: Any) -> Experiment:
-    """Make a version of Table 1 on MNIST with other rows and fields (`changes`); its name ends in `name`."""
+    """Make a version of Table 1 on MNIST: extend its name and title, replace its rows and the fields in `changes`."""
     name, title = f"{_TABLE.name}-{name}", f"{_TABLE.title}, {title}"
     return replace(
         _TABLE, name=name, title=title, kind=ExperimentKind.CURVES, rows=tuple(rows), remarks=(remark,), **changes
     )
 
 
-def _change_row(method: str, **settings: Any) -> TableRow:
+def _make_changed_row(method: str, **settings: Any) -> TableRow:
     """Return the method's row of Table 1 on MNIST with these settings changed."""
     row = _TABLE.find_row(method)
     return replace(row, spec=replace(row.spec, **settings))
@@ -45,7 +45,7 @@ def _list_rows_with_decaying_rate() -> list[TableRow]:
     rows = []
     for method, rate in DECAYING_FROM.items():
         options = {"learning_rate": rate}
-        rows.append(_change_row(method, moments=AdamMoments.RUN, decay=Decay.COSINE, options=options))
+        rows.append(_make_changed_row(method, moments=AdamMoments.RUN, decay=Decay.COSINE, options=options))
         if method == "fedlog-c":
             label = f"{rows[-1].label}, weight decay {FEDLOG_C_WEIGHT_DECAY:g}, push {FEDLOG_C_PUSH:g}"
             options = {**options, "beta": FEDLOG_C_PUSH}
@@ -59,7 +59,7 @@ OTHER_SETTINGS = (
     _make_version_of_table(
         "moments",
         "with Adam's moments kept for the run",
-        (_change_row(method, moments=AdamMoments.RUN) for method in MOMENTS_KEPT),
+        (_make_changed_row(method, moments=AdamMoments.RUN) for method in MOMENTS_KEPT),
         "The authors make Adam anew for each local epoch, and so does Table 1; here it stays with its body. Chosen "
         "by `details-mnist`, on images that no table uses. The printed values are those of Table 1.",
     ),
@@ -76,7 +76,7 @@ OTHER_SETTINGS = (
         "chosen-rounds",
         "each client's round chosen on validation records",
         (
-            replace(_change_row(method, validation_fraction=HELD_OUT, judge=HeldOutRecords.BOTH), printed=None)
+            replace(_make_changed_row(method, validation_fraction=HELD_OUT, judge=HeldOutRecords.BOTH), printed=None)
             for method in MAIN_ROWS
         ),
         f"Each client holds {HELD_OUT:.0%} of its training records out, as validation records, and uses its model "
@@ -88,7 +88,7 @@ OTHER_SETTINGS = (
     _make_version_of_table(
         "letter",
         "FedLog-C to the letter of the paper",
-        [replace(_change_row("fedlog-c", options=_LETTER_OPTIONS), label=f"{LABELS['fedlog-c']} to the letter")],
+        [replace(_make_changed_row("fedlog-c", options=_LETTER_OPTIONS), label=f"{LABELS['fedlog-c']} to the letter")],
         "A push without bound, a random first head and distances after dropout, as in the paper's formula; the "
         "loss stays a batch mean. Its pull and its push are the highest in `select-fedlog-c-letter-mnist`, on "
         "images that no table uses.",

@@ -9,14 +9,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from fedlog.experiments.tables.cells import Arrow, Experiment, ExperimentKind, PrintedCosts, PrintedResults, TableRow
+from fedlog.experiments.tables.cells import (
+    Arrow,
+    Experiment,
+    ExperimentKind,
+    PrintedCostDirections,
+    PrintedResults,
+    TableRow,
+)
 from fedlog.experiments.tables.privacy_figure import PRIVACY_FIGURE
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import Initialisation
 
 TEN_SEEDS = tuple(range(10))
 REFERENCE = "fedlog-c"
-COMPETITIVE = ("fedlog", "fedlog-c", "lg-fedavg-1", "lg-fedavg-2", "fedproto")  # of the paper's threshold rule
+COMPETITIVE_METHODS = ("fedlog", "fedlog-c", "lg-fedavg-1", "lg-fedavg-2", "fedproto")  # of the paper's threshold rule
 
 LABELS = {
     "fedavg": "FedAvg",
@@ -86,24 +93,24 @@ TO_THE_LETTER: dict[str, Any] = {"margin": None, "first_head": "random", "distan
 
 
 def compute_beta_for_growth(alpha: float, growth: float, n_class: int) -> float:
-    """Compute the `beta` with which FedLog-C's growth factor (see its `growth_factor`) is `growth`."""
+    """Compute the `beta` that gives FedLog-C this growth factor (see `FedLogC.growth_factor`) with this `alpha`."""
     return round(alpha * (growth - 1) / (1 + growth * (n_class - 1)), 9)
 
 
 @dataclass(frozen=True)
-class _TablePart:
+class _Table1Part:
     """The part of Table 1 for one data set; `printed` is the text of its rows, as in the paper."""
 
     title: str
     printed: str
     threshold: int  # per cent
-    printed_costs: PrintedCosts
+    printed_costs: PrintedCostDirections
 
 
 TABLE_1 = {
-    "mnist": _TablePart("MNIST", _MNIST, 97, PrintedCosts.ONE_WAY),
-    "cifar10": _TablePart("CIFAR-10", _CIFAR10, 83, PrintedCosts.BOTH_WAYS),
-    "cifar100": _TablePart("CIFAR-100", _CIFAR100, 53, PrintedCosts.BOTH_WAYS),
+    "mnist": _Table1Part("MNIST", _MNIST, 97, PrintedCostDirections.ONE_WAY),
+    "cifar10": _Table1Part("CIFAR-10", _CIFAR10, 83, PrintedCostDirections.BOTH_WAYS),
+    "cifar100": _Table1Part("CIFAR-100", _CIFAR100, 53, PrintedCostDirections.BOTH_WAYS),
 }
 _BITS = {"Mb": 1e6, "Gb": 1e9}
 

@@ -4,7 +4,7 @@ Accuracy depends only on the noise on the *sum* of the statistics. So six levels
 each level is computed for every combination of formula (exact, paper), trust (central, local) and delta. A level is a
 multiple z of what one record may add to the sum. k releases at level z are mu-GDP with mu = sqrt(k) / z under central
 noise, and with mu = sqrt(k * clients) / z under local noise, because then every client's message adds noise to the sum.
-One cell of each combination is run to check this.
+One cell of each combination of formula and trust is run to check this.
 
 The bodies in these cells are trained on the records, so none of these epsilons is a guarantee. The epsilons of the last
 rows (`client`, and `record` with a frozen body) are guarantees.
@@ -58,7 +58,7 @@ EPSILON_FORMULAS = tuple(
     for calibration in (Calibration.EXACT, Calibration.PAPER)
     for trust in (Trust.CENTRAL, Trust.LOCAL)
 )
-# The formula with whose epsilons the levels are run; the verified formulas are the others with the same deltas.
+# All levels are run at the epsilons of this formula; each verified formula has another calibration or trust.
 LEVEL_FORMULA = EpsilonFormula(Calibration.PAPER, Trust.CENTRAL, 0.01)
 VERIFIED_FORMULAS = (
     EpsilonFormula(Calibration.EXACT, Trust.CENTRAL, 1e-5),
@@ -87,7 +87,7 @@ def make_name_of_row_without_noise(clip: str) -> str:
 
 
 def _make_spec_at_level(formula: EpsilonFormula, clip: str, level: float) -> RunSpec:
-    """Make the specification of a run with this level of noise; the formula gives its epsilon, to five digits."""
+    """Make the specification of a run with this level of noise, given by the formula's epsilon to five digits."""
     epsilon = float(f"{formula.compute_epsilon(level, ROUNDS, CLIENTS):.5g}")
     return RunSpec(
         data="cifar10",
@@ -123,7 +123,7 @@ def _make_noise_level_rows() -> list[TableRow]:
 
 
 def _make_verification_rows() -> list[TableRow]:
-    """Make one row, with one seed, for each formula that no other row uses, to check the noise at its epsilon."""
+    """Make one row, with one seed, for each of the `VERIFIED_FORMULAS`, to check that it gives the same noise."""
     rows = []
     for formula in VERIFIED_FORMULAS:
         spec = _make_spec_at_level(formula, VERIFIED_CLIP, VERIFIED_LEVEL)

@@ -65,7 +65,7 @@ def _make_changed_rows(base: RunSpec, changes: Mapping[str, Mapping[str, Any]]) 
     return rows
 
 
-def _make_details_grid() -> Experiment:
+def _make_unstated_details_grid() -> Experiment:
     """Make a grid of training details that the paper does not state; each row changes one detail."""
     base = _make_spec("mnist", "fedlog", rounds=30)
     changes: dict[str, dict[str, Any]] = {
@@ -88,7 +88,10 @@ def _make_details_grid() -> Experiment:
 
 
 def _list_fedlog_c_options(alphas: Iterable[float], growths: Iterable[float], **more: Any) -> dict[str, dict[str, Any]]:
-    """Return options of FedLog-C for ten classes, by name: each `alpha` with each growth factor, which gives `beta`."""
+    """Return options of FedLog-C for each `alpha` with each growth factor, by the row's name; all have `more` too.
+
+    `beta` is computed from `alpha` and the growth factor, for ten classes.
+    """
     return {
         f"alpha-{alpha:g}-g-{growth:g}": {"alpha": alpha, "beta": compute_beta_for_growth(alpha, growth, 10), **more}
         for alpha in alphas
@@ -114,7 +117,7 @@ def _make_fedrep_grid() -> Experiment:
 
 
 def _make_learning_rate_grid() -> Experiment:
-    """Make a grid of constant and decaying learning rates, and of FedLog-C's `alpha`, with Adam's moments kept."""
+    """Make a grid of learning rates (constant or decaying) and of FedLog-C's `alpha`; Adam's moments are not reset."""
     base = replace(_make_spec("mnist", "fedlog", rounds=30), moments=AdamMoments.RUN)
     level, falling = ("none", 0.001), [("cosine", rate) for rate in (0.001, 0.002, 0.004, 0.008, 0.016)]
     tried: list[tuple[str, dict[str, float], list[tuple[str, float]]]]
@@ -239,5 +242,5 @@ SELECTION = (
     _make_options_grid("select-fedproto-cifar10", "fedproto", "cifar10", _FEDPROTO),
     _make_options_grid("select-feddbe-mnist", "feddbe", "mnist", _FEDDBE),
     _make_options_grid("parts-cs-fl-mnist", "cs-fl", "mnist", _CS_FL_PARTS, "The parts of CS-FL on MNIST", rounds=60),
-    _make_details_grid(),
+    _make_unstated_details_grid(),
 )

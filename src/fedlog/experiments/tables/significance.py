@@ -104,7 +104,7 @@ def compute_smallest_p_value(differing: int) -> float:
 
 
 def count_seeds_needed(level: float, comparisons: int = 1) -> int:
-    """Return the fewest differing pairs with which p, times the number of comparisons, can fall below the level."""
+    """Return the fewest differing pairs that can give a significant result: p * `comparisons` below `level`."""
     return math.floor(math.log2(comparisons / level)) + 1
 
 
@@ -132,7 +132,7 @@ class PairedEstimate:
 def estimate_shift(differences: Sequence[float]) -> PairedEstimate:
     """Estimate the shift as the median of pairwise means, with the interval of shifts that the test does not reject.
 
-    The interval of 95 % exists from 6 pairs on: with n pairs, the widest possible interval covers 1 - 2^(1 - n).
+    With n pairs, the widest interval has a coverage of 1 - 2^(1 - n). So a 95 % interval needs at least 6 pairs.
     """
     values = np.asarray(differences, dtype=float)
     rows, columns = np.triu_indices(len(values))

@@ -31,7 +31,10 @@ class Condition:
 
 
 def _make_mnist_spec(records: int, classes: int | None, alpha: float | None = None) -> RunSpec:
-    """Make settings that give each client this many MNIST records, of `classes` classes or by Dirichlet(`alpha`)."""
+    """Make settings that give each client this many MNIST records, of `classes` classes.
+
+    With `alpha`, divide them by Dirichlet(`alpha`) instead; clients then have this many records on average.
+    """
     return RunSpec(
         data="mnist",
         clients=CLIENTS,

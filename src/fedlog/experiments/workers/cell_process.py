@@ -34,7 +34,10 @@ from fedlog.settings.spec import RunSpec, convert_spec_to_json, make_spec
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a task: the accuracy or error of one cell (run) or, for several runs, the errors of each."""
+    """The outcome of a task. One cell (run) has its accuracy or an error; several runs have no accuracy.
+
+    `error` is also set if the process ended without an answer.
+    """
 
     cell: str
     accuracy: float | None
@@ -42,7 +45,7 @@ class Outcome:
     failed: dict[str, str] = field(default_factory=dict)  # the errors of its runs, by the name of the run
 
 
-SCORED = "SCORED"  # a task whose runs are scored on all held-out rows; other tasks have the name of an `ExperimentKind`
+RUN_AND_SCORE = "SCORED"  # the work of a task whose runs are scored on all held-out rows
 
 
 def make_cell_task(cell: Cell, data_dir: Path | None) -> str:
@@ -53,7 +56,7 @@ def make_cell_task(cell: Cell, data_dir: Path | None) -> str:
 def make_task(name: str, work: str, runs: Sequence[tuple[str, Path, RunSpec]], data_dir: Path | None) -> str:
     """Return a task as a line of JSON: the runs to make, each given by name, folder and settings.
 
-    `work` says how: `SCORED`, or the name of an `ExperimentKind`.
+    `work` says what to do: `RUN_AND_SCORE` or, for a cell of a table, the name of its `ExperimentKind`.
     """
     listed = [
         {"name": run, "folder": str(path.resolve()), "spec": convert_spec_to_json(spec)} for run, path, spec in runs
@@ -125,7 +128,7 @@ def execute_task(task: Mapping[str, Any]) -> Outcome:
         folder = Path(run["folder"])
         with _store_failure(failed, run["name"]):
             spec = make_spec(run["spec"], run["name"])
-            if task["work"] == SCORED:
+            if task["work"] == RUN_AND_SCORE:
                 execute_and_score(spec, folder, load=load)
             elif task["work"] == ExperimentKind.SYNTHETIC.name:
                 with lock_run_folder(folder):

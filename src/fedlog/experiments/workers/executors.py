@@ -75,15 +75,16 @@ class DaskCluster:
         self._ended: Any = as_completed([], with_results=False)
         self._tasks: dict[str, str] = {}
         try:
-            self._check_folder(out)
+            self._check_folder(address, out)
         except BaseException:
             self._client.close()
             raise
 
-    def _check_folder(self, out: Path) -> None:
+    def _check_folder(self, address: str, out: Path) -> None:
         """Refuse a cluster without workers, and workers that do not see the results folder."""
         if not self._client.scheduler_info()["workers"]:
-            raise InputError("the Dask cluster has no worker", hint="dask worker HOST:PORT starts one")
+            where = address.removeprefix(DASK)
+            raise InputError(f"the Dask cluster at {address} has no worker", hint=f"start one: dask worker {where}")
         with _put_probe_file(out) as probe:
             seen: dict[str, bool] = self._client.run(os.path.exists, str(probe.resolve()))
         blind = sorted(worker for worker, sees in seen.items() if not sees)

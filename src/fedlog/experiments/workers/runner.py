@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from fedlog.data.catalog import digest_data
+from fedlog.data.catalog import digest_leaf_data
 from fedlog.data.data_spec import DataSpec
 from fedlog.data.public_data_sets import find_data_folder
 from fedlog.errors import InputError
@@ -79,7 +79,7 @@ def _refuse_other_data(done: Sequence[Cell], data_dir: Path | None) -> None:
     if not known:
         return
     try:
-        here = digest_data(DataSpec("leaf", data_dir=data_dir))
+        here = digest_leaf_data(DataSpec("leaf", data_dir=data_dir))
     except InputError:
         return  # no LEAF folder here; a cell that needs one will report it
     for name, spec in known.items():

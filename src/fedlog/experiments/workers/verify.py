@@ -1,6 +1,6 @@
 """Check that the present code still gives the results of finished cells (runs): repeat their first rounds.
 
-The outcome is written beside the records, to `verified.json`, so that a table can name the cells that do not repeat.
+The outcome is written beside the records, to `verified.json`, so that a table can name the cells whose results differ.
 """
 
 from __future__ import annotations

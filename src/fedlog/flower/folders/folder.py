@@ -40,7 +40,7 @@ class HasPath(Protocol):
 
 
 class SubPath:
-    """A descriptor that returns the path of a file or folder inside the object's own folder, `path`."""
+    """An attribute for a path in the object's folder: with `logs = SubPath("logs")`, `x.logs` is `x.path / "logs"`."""
 
     def __init__(self, *parts: str) -> None:
         self._parts = parts
@@ -72,7 +72,7 @@ class Folder:
     def lock_against_other_commands(self) -> Iterator[None]:
         """Lock the folder during the block; raise InputError if another command has locked it.
 
-        Two commands that ran one server or site would end each other's programs.
+        Without the lock, two commands that run the same server or site would end each other's programs.
         """
         try:
             with lock_file(self.lock, wait_seconds=0):

@@ -55,7 +55,10 @@ def check_secret(path: Path) -> None:
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
     except FileNotFoundError:
-        raise InputError(f"expected a secret file, found none: {path}", hint="is this the right folder?") from None
+        raise InputError(
+            f"expected a secret file, found none: {path}",
+            hint="give the folder in which `fedlog federate init` or `join` made it, or restore the file from a backup",
+        ) from None
     if mode & 0o077:
         raise InputError(
             f"expected a secret file that only its owner can read, found mode {mode:04o}: {path}",
@@ -84,7 +87,7 @@ def read_public_key(text: str) -> ec.EllipticCurvePublicKey:
         key = serialization.load_ssh_public_key(text.strip().encode())
     except (ValueError, UnsupportedAlgorithm) as error:
         raise InputError(
-            f"expected a public key line that starts with ecdsa-sha2-nistp384, found: {error}",
+            f"expected a public key line that starts with ecdsa-sha2-nistp384, found {text.strip()[:20]!r}: {error}",
             hint="give the line in the site's file site.pub; `fedlog federate join` at the site makes it",
         ) from None
     if not isinstance(key, ec.EllipticCurvePublicKey):
@@ -131,7 +134,7 @@ def create_certificates(folder: CertificateFolder, hosts: tuple[str, ...], now: 
                 f"expected a folder without certificates, found: {secret}",
                 hint="`fedlog federate renew` makes a new server certificate",
             )
-    _make_alternative_names(hosts)  # refuse a bad host name before anything is written
+    _make_certificate_names(hosts)  # refuse a bad host name before anything is written
     key = ec.generate_private_key(ec.SECP384R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedlog federation authority")])
     usage = x509.KeyUsage(False, False, False, False, False, True, True, False, False)
@@ -156,13 +159,13 @@ def renew_server_certificate(folder: CertificateFolder, hosts: tuple[str, ...], 
             f"expected an elliptic-curve key, found {type(key).__name__}: {folder.authority_key}",
             hint="restore the file that `fedlog federate init` wrote, from a backup",
         )
-    _make_alternative_names(hosts)
+    _make_certificate_names(hosts)
     authority = x509.load_pem_x509_certificate(folder.authority.read_bytes())
     folder.server_key.unlink(missing_ok=True)
     _write_server_certificate(folder, hosts, now, authority, key)
 
 
-def check_certificate(authority: Path) -> None:
+def check_authority_certificate(authority: Path) -> None:
     """Raise InputError if the file for the authority's certificate is missing or holds no certificate."""
     hint = "the operator has it as certificates/ca.crt; it is public"
     if not authority.is_file():
@@ -188,7 +191,7 @@ def _write_server_certificate(
     authority: x509.Certificate,
     authority_key: ec.EllipticCurvePrivateKey,
 ) -> None:
-    names = _make_alternative_names(hosts)
+    names = _make_certificate_names(hosts)
     key = ec.generate_private_key(ec.SECP384R1())
     # A common name holds at most 64 characters; clients check the alternative names, not this one.
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
@@ -204,17 +207,17 @@ def _write_server_certificate(
     write_file(folder.server, certificate.public_bytes(serialization.Encoding.PEM))
 
 
-def _make_alternative_names(hosts: tuple[str, ...]) -> list[x509.GeneralName]:
-    """Make the names for which the server's certificate is valid: these hosts, and the loopback."""
+def _make_certificate_names(hosts: tuple[str, ...]) -> list[x509.GeneralName]:
+    """Return the names for which the server's certificate is valid: these hosts, `localhost` and 127.0.0.1."""
     if not hosts:
         raise InputError("expected a host name for the server's certificate, found none", hint="--host NAME")
     # The operator's commands and the SuperLink's workers always reach the server through the loopback.
     wanted = [*hosts, *(host for host in ("localhost", "127.0.0.1") if host not in hosts)]
-    return [_make_alternative_name(host) for host in wanted]
+    return [_make_certificate_name(host) for host in wanted]
 
 
-def _make_alternative_name(host: str) -> x509.GeneralName:
-    """Turn the host into a name of a certificate; raise InputError if it is neither a host name nor an IP address."""
+def _make_certificate_name(host: str) -> x509.GeneralName:
+    """Convert a host name or IP address to the form that certificates use; raise InputError if `host` is neither."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
@@ -282,10 +285,15 @@ def write_roster(folder: Path, entries: Iterable[str]) -> Roster:
             public = bytes.fromhex(key)
         except ValueError:
             public = b""
-        if not separator or len(public) != 32 or name in roster:
+        if not separator or len(public) != 32:
             raise InputError(
-                f"expected NAME=KEY with a key of 64 hexadecimal digits, and each name once, found: {text!r}",
+                f"expected a roster entry NAME=KEY with a key of 64 hexadecimal digits, found: {text!r}",
                 hint="`fedlog federate roster DIR` at a site prints its entry",
+            )
+        if name in roster:
+            raise InputError(
+                f"expected one roster entry for each site, found a second one for {name}: {text!r}",
+                hint="leave out one of the two; `fedlog federate roster DIR` at the site prints its entry",
             )
         roster[check_site_or_run_name(name)] = public
     site = SiteFolder(folder)
@@ -333,9 +341,9 @@ def _check_own_entry(roster: Roster, site: SiteFolder) -> None:
 
 
 def index_member_keys(roster: Mapping[str, bytes], members: Iterable[str]) -> dict[int, bytes]:
-    """Return number -> public signing key for the members of a secure sum.
+    """Return the public signing keys of the members of a secure sum, by site number.
 
-    A site's number is its place in the whole roster, sorted by name.
+    All sites in the roster, members or not, are numbered from 0 in the order of their names.
     """
     places = {name: at for at, name in enumerate(sorted(roster))}
     return {places[name]: roster[name] for name in members}

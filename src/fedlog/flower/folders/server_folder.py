@@ -12,7 +12,7 @@ from fedlog.files.durable import write_file
 from fedlog.files.json_text import read_json, write_json
 from fedlog.files.lock import lock_folder
 from fedlog.files.names import did_you_mean
-from fedlog.files.toml import format_toml, quote_toml, read_toml
+from fedlog.files.toml import format_toml, format_toml_value, read_toml
 from fedlog.flower.folders.folder import Folder, SubPath
 from fedlog.flower.folders.keys import CertificateFolder
 from fedlog.settings.fields import read_dataclass
@@ -56,18 +56,18 @@ class ServerFolder(Folder):
         stored = read_toml(self.config_file, "the settings of a federation", "`fedlog federate init` makes them")
         return read_dataclass(ServerConfig, stored, f"the settings of a federation in {self.config_file}")
 
-    def write_connection(self, port: int) -> None:
+    def write_flwr_config(self, port: int) -> None:
         """Write the file in which the program `flwr` finds the SuperLink's address and certificate."""
         self.flower_home.mkdir(parents=True, exist_ok=True)
         authority = str(self.certificates.authority.resolve())
         write_file(
             self.flower_home / "config.toml",
-            f"[superlink]\ndefault = {quote_toml(CONNECTION)}\n\n[superlink.{CONNECTION}]\n"
-            f'address = "127.0.0.1:{port}"\nroot-certificates = {quote_toml(authority)}\n',
+            f"[superlink]\ndefault = {format_toml_value(CONNECTION)}\n\n[superlink.{CONNECTION}]\n"
+            f'address = "127.0.0.1:{port}"\nroot-certificates = {format_toml_value(authority)}\n',
         )
 
     def add_registered_site(self, name: str, node_id: str, public_key: str) -> None:
-        """Store a site's public key and Flower node number under the site's name, because Flower lists no names."""
+        """Store a site's public key and Flower node number under the site's name; Flower lists sites without names."""
         self.sites.mkdir(parents=True, exist_ok=True)
         write_file(self.sites / f"{name}.pub", public_key.strip() + "\n")
         with lock_folder(self.sites):  # two keys may be registered at the same time
@@ -106,9 +106,9 @@ PATIENCE_SECONDS = 30.0
 def erase_deleted_messages(database: Path) -> str | None:
     """Erase the messages that Flower has deleted from its database file; return None, or the reason why that failed.
 
-    SQLite leaves what was deleted in free pages and in its write-ahead log. A backup of the file would hold it: the
-    exact statistics of runs with central noise. The SuperLink may be running: SQLite's locks make the two processes
-    wait for each other.
+    SQLite keeps deleted content in free pages and in its write-ahead log. In runs with central noise, the messages hold
+    exact statistics of sites, and a backup of the file would still contain them. The SuperLink may be running: SQLite's
+    locks make the two processes wait for each other.
     """
     if not database.exists():
         return None

@@ -45,8 +45,9 @@ class AcceptedRuns(StrEnum):
 class Caps(Section):
     """The limits that a site sets on what a server may ask of it; None means no limit.
 
-    They are the numbers of rounds, epochs and plain runs, the runs in which the site takes part at all (`only`), and
-    whether it sends exact statistics of untrained features (`untrained`).
+    Three caps limit the numbers of rounds, of epochs, and of new plain runs (in which the server gets exact statistics
+    of this site alone). `only` says in which runs the site takes part at all, and `untrained`, whether it sends exact
+    statistics of untrained features.
     """
 
     rounds: Count | None = 1000
@@ -154,14 +155,17 @@ class SiteFolder(Folder):
 
     def store_data_and_body(self, data: str | None, body: str | None, hold_out: str | None = None) -> SiteConfig:
         """Store these settings of the site, and return all its settings; None keeps the stored value."""
-        config = self.propose_config(data, body, hold_out)
+        config = self.make_changed_config(data, body, hold_out)
         self.write_config(config)
         return config
 
-    def propose_config(
+    def make_changed_config(
         self, data: str | None, body: str | None, hold_out: str | None = None, world: str | None = None
     ) -> SiteConfig:
-        """Return the site's settings with these changes, and store nothing; None keeps the stored value."""
+        """Return the site's settings with these fields changed, and store nothing; None keeps the stored value.
+
+        Raise InputError if the site then has no data.
+        """
         # Absolute paths: the programs of a run start in another folder than the one where the user typed them.
         if data is not None and Path(data).exists():
             data = str(Path(data).resolve())
@@ -169,5 +173,8 @@ class SiteFolder(Folder):
         chosen = {"data": data, "body": body, "hold_out": hold_out, "world": world}
         config = replace(self.read_config(), **{name: value for name, value in chosen.items() if value})  # type: ignore[arg-type]
         if config.data is None:
-            raise InputError(f"expected data for site {config.name}, found none", hint="give --data the first time")
+            raise InputError(
+                f"expected data for site {config.name}, found none",
+                hint=f"name the data the first time: `fedlog federate site {self.path} --data DATA`",
+            )
         return config

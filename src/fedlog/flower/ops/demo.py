@@ -1,14 +1,15 @@
 """The two demos: a server and three sites on this machine, with real records, certificates, keys and processes.
 
 In a real federation the folders of the server and of the sites are on different machines; here they are all in one
-folder.
+folder. In both demos the sites have different shares of each class.
 
 The first demo has tables. The records are scikit-learn's copy of the handwritten digits of the UCI repository (43
-people, 8x8 grey values), and half of every site's rows are test rows. The demo with images (`--pretrained`) asks the
-sites once for sums of features, and has a frozen pretrained body, epsilon 1 and a secure sum. The images are patches of
-two photographs that come with scikit-learn, a temple and a flower. A secure sum hides what each site sends, and the sum
-has the noise of epsilon 1 for every record. The demo also computes the heads from all patches together, without noise,
-and compares: the noise should be the only difference. In both demos the sites have different shares of each class.
+people, 8x8 grey values), and half of every site's rows are test rows.
+
+The demo with images (`--pretrained`) has a frozen pretrained body, and asks the sites for sums of features once. The
+images are patches of two photographs that come with scikit-learn, a temple and a flower. A secure sum hides what each
+site sends, and noise in the sum protects every record with epsilon 1. The demo also computes sums and a head from all
+patches together, without noise. The noise should be the only difference from the federation's sums.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ IMAGES_ALPHA = 2.0
 
 
 def run_demo(root: Path, rounds: int, seed: int, say: Say) -> dict[str, Any]:
-    """Run the demo with tables, end every process, and return the report: sites, rounds, bits, bytes and seconds."""
+    """Run the demo with tables, end every process, and return the report: sites, rounds, bits, wire bytes, seconds."""
     start = time.monotonic()
     _announce_folders(root, say)
     tables = write_tables(root / "tables", seed)
@@ -145,7 +146,7 @@ def cut_patches() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 def write_site_images(root: Path, seed: int) -> None:
-    """Write each site's images into a folder, with a subfolder for each class."""
+    """Divide the patches among the sites, and write those of each site as image files into `root`/SITE/CLASS."""
     patches, labels = cut_patches()
     for name, rows in _divide_records(torch.from_numpy(labels), len(CLASSES), IMAGES_ALPHA, seed).items():
         for label in CLASSES:
@@ -173,7 +174,10 @@ def make_demo_plan(seed: int) -> Plan:
 
 
 def write_rosters(federation: LocalFederation) -> None:
-    """Write the roster into the folders of the server and the sites; real sites exchange it without the server."""
+    """Write the roster, the list of the sites' keys for secure sums, into the folders of the server and the sites.
+
+    In a real federation the sites exchange these keys without the server.
+    """
     entries = [format_roster_entry(folder) for folder in federation.sites.values()]
     for place in (federation.server.path, *(folder.path for folder in federation.sites.values())):
         write_roster(place, entries)
@@ -222,8 +226,9 @@ def pool_records(federation: LocalFederation, plan: Plan) -> PooledRecords:
 def compare_with_pooled(federation: LocalFederation, plan: Plan, pooled: PooledRecords) -> dict[str, float]:
     """Compare the federation's noisy sums and head with the sums and head of the pooled records, without noise.
 
-    `noise_found` is the root mean squared difference of the sums divided by `noise_std`: about 1 if the noise is the
-    only difference.
+    Return the test accuracy of both heads, the number of training records, the standard deviation of the noise
+    (`noise_std`), and `noise_found`: the root mean squared difference of the sums divided by `noise_std`. It is about 1
+    if the noise is the only difference.
     """
     state = checkpoint.read(RunFolder.of_run(federation.server, plan.name).checkpoint, lambda _: None).values
     away = state["sums"] - pooled.statistics.sums

@@ -121,7 +121,7 @@ def describe_site_event(event: Mapping[str, Any]) -> str | None:
 
 
 def _describe_test_results(event: Mapping[str, Any]) -> str:
-    """Describe the test accuracy of the kept and the local-only model, or their test error in a regression."""
+    """Describe the test accuracy (or error, in a regression) of the model the site kept and of its local-only model."""
     if "test_rmse" in event:
         values = event["test_rmse"], event["local_only_test_rmse"]
         error, alone = (f"{value:.4g}" if value is not None else "none" for value in values)

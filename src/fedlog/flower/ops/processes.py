@@ -1,4 +1,4 @@
-"""Start, watch and stop Flower's programs, and every process that they start."""
+"""Start and watch Flower's programs, and end them together with all processes that they started."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def stop_programs(*running: RunningProgram) -> None:
     _wait_for_end(below, STOP_SECONDS)
     _kill_processes(below)
     for each in running:
-        _name_pid_file(each.log).unlink(missing_ok=True)
+        _get_pid_path(each.log).unlink(missing_ok=True)
 
 
 def start_program(command: Command, log: Path, say: Say | None = None) -> RunningProgram:
@@ -162,7 +162,7 @@ def start_program(command: Command, log: Path, say: Say | None = None) -> Runnin
             ) from None
     with suppress(psutil.NoSuchProcess):  # it has ended already
         started = psutil.Process(process.pid).create_time()
-        write_file(_name_pid_file(log), f"{process.pid} {started} {_identify_log(log)}\n")
+        write_file(_get_pid_path(log), f"{process.pid} {started} {_identify_log(log)}\n")
     return RunningProgram(command, process, log, log_start)
 
 
@@ -207,13 +207,13 @@ def wait_for_port(running: RunningProgram, port: int, host: str = "127.0.0.1", t
     )
 
 
-def _name_pid_file(log: Path) -> Path:
+def _get_pid_path(log: Path) -> Path:
     return log.with_suffix(".pid")
 
 
 def _end_earlier_process(log: Path) -> None:
     """If the program of this log still runs from an earlier start, end it and all processes that it started."""
-    path = _name_pid_file(log)
+    path = _get_pid_path(log)
     if not path.exists():
         return
     with suppress(psutil.NoSuchProcess, ValueError):
@@ -226,7 +226,10 @@ def _end_earlier_process(log: Path) -> None:
 
 
 def _identify_log(log: Path) -> str:
-    """Return a text that identifies this log file until the next boot; a copy of the file has another text."""
+    """Return a text that identifies this log file until the next boot.
+
+    A copy of the file has another text, so that a start in a copy of a folder does not end the original's program.
+    """
     boot = Path("/proc/sys/kernel/random/boot_id")
     found = log.stat()
     return f"{boot.read_text().strip() if boot.exists() else 'unknown'} {found.st_dev}:{found.st_ino}"

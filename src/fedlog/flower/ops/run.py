@@ -23,7 +23,7 @@ from fedlog.flower.ops.server import make_flwr_command, unregister_site
 from fedlog.flower.protocol.plan import Plan, check_plan
 from fedlog.flower.server.engine_server import forget_received_broadcasts, restore_engine_server, save_engine_server
 from fedlog.flower.server.run_folder import PLAN, RoundRules, RunFolder
-from fedlog.flower.server.server_app import make_app_settings, write_app
+from fedlog.flower.server.server_app import make_app_settings, write_flower_app
 
 FOLLOW_SECONDS = 0.3
 
@@ -104,7 +104,7 @@ def run_federation(folder: ServerFolder, plan: Plan, rules: RoundRules, say: Say
         say(f"a round needs at least {fewest} sites, because of the secure sums of this run")
     if dropped := run_folder.read_dropped_sites():
         say(f"without {', '.join(sorted(dropped))}: dropped; `fedlog federate drop --back` asks them again")
-    write_app(folder.app, make_app_settings(plan, rules))
+    write_flower_app(folder.app, make_app_settings(plan, rules))
     follower = LineFollower.from_end(folder.event_log)
     command = make_flwr_command(folder, "run", str(folder.app.resolve()), CONNECTION, "--stream")
     running = start_program(command, folder.logs / f"run.{plan.name}.log", say)
@@ -159,8 +159,9 @@ def check_removal(folder: ServerFolder, site: str, name: str) -> None:
     plan = run_folder.read_plan()
     if plan.promise is not None or plan.secure is not None:
         raise InputError(
-            f"expected a run with neither privacy nor secure sums, found: {name}; a new head without this site would "
-            "be a further release, which the promise of the run does not cover",
+            f"expected a run with neither privacy nor secure sums, found: {name}; with privacy, a new head without "
+            f"{site} would be a further release, which the privacy promise of the run does not cover; with secure "
+            f"sums, the server has no upload of {site} alone",
             hint="`unregister` the site and begin a new run",
         )
     able = find_methods(lambda method: method.can_remove_client)

@@ -45,7 +45,7 @@ from fedlog.flower.ops.status_server import is_loopback, serve_status
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.callers import RegisteredKeys
 from fedlog.flower.server.run_folder import RoundRules
-from fedlog.flower.server.server_app import make_app_settings, write_app
+from fedlog.flower.server.server_app import make_app_settings, write_flower_app
 
 WATCH_SECONDS = 0.5
 RENEW_WITHIN_DAYS = 30
@@ -69,7 +69,7 @@ def create_server(folder: ServerFolder, config: ServerConfig, schema: Path, now:
     create_certificates(folder.certificates, config.hosts, now)
     if schema.resolve() != folder.schema_file.resolve():
         shutil.copyfile(schema, folder.schema_file)
-    write_app(folder.app, make_app_settings(Plan("run-1"), RoundRules()))
+    write_flower_app(folder.app, make_app_settings(Plan("run-1"), RoundRules()))
     folder.write_config(config)
 
 
@@ -106,7 +106,7 @@ def run_server(folder: ServerFolder, say: Say) -> Iterator[RunningServer]:
         say(f"the server's certificate ends in {left:.0f} days: `fedlog federate renew {folder.path}` makes a new one")
     _erase_deleted_messages(folder, say)
     inner = find_free_port()
-    folder.write_connection(inner)
+    folder.write_flwr_config(inner)
     superlink = start_program(make_superlink_command(folder, inner), folder.logs / "superlink.log", say)
     try:
         # The gate answers 503 while the SuperLink is still starting, and Flower's client tries again.
@@ -124,7 +124,7 @@ def run_server(folder: ServerFolder, say: Say) -> Iterator[RunningServer]:
 
 
 def _erase_deleted_messages(folder: ServerFolder, say: Say) -> None:
-    """Erase the messages that Flower has deleted from its database file; tell the operator if that fails."""
+    """Erase what is left of deleted messages in Flower's database file; tell the operator if that fails."""
     if reason := erase_deleted_messages(folder.database):
         say(f"{folder.database} may still hold messages that Flower has deleted: {reason}")
 

@@ -10,9 +10,15 @@ from pathlib import Path
 
 from fedlog.data.schema import load_schema
 from fedlog.errors import InputError
-from fedlog.files.toml import quote_toml
+from fedlog.files.toml import format_toml_value
 from fedlog.flower.folders.folder import check_site_or_run_name
-from fedlog.flower.folders.keys import KEY, SECRET_FOLDER_MODE, check_certificate, check_secret, create_site_key
+from fedlog.flower.folders.keys import (
+    KEY,
+    SECRET_FOLDER_MODE,
+    check_authority_certificate,
+    check_secret,
+    create_site_key,
+)
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.ops.processes import (
     Command,
@@ -32,11 +38,12 @@ def create_site(
 ) -> str:
     """Make the site's folder with keys, schema and the authority's certificate; return the public key as one line.
 
-    `release_record` is the record of releases of an earlier folder in which the same rows have taken part in runs.
+    If the same rows have taken part in runs before, with another folder, `release_record` is the record of releases
+    in that folder.
     """
     check_site_or_run_name(config.name)
     load_schema(schema)
-    check_certificate(authority)
+    check_authority_certificate(authority)
     if folder.config_file.exists():
         raise InputError(
             f"expected a new folder, found the folder of a site: {folder.path}",
@@ -78,7 +85,7 @@ def make_supernode_command(folder: SiteFolder, config: SiteConfig, port: int) ->
             *("--superlink", config.server, "--root-certificates", str(folder.authority.resolve())),
             *("--auth-supernode-private-key", str(folder.private_key.resolve())),
             *("--host", "127.0.0.1", "--port", str(port)),
-            *("--node-config", f"folder={quote_toml(str(folder.path.resolve()))}"),
+            *("--node-config", f"folder={format_toml_value(str(folder.path.resolve()))}"),
         ),
         make_flower_environment(folder.flower_home.resolve(), first_on_path=folder.programs.resolve()),
     )

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from fedlog.errors import InputError, RunError
 from fedlog.files.durable import is_disk_nearly_full
 from fedlog.flower.folders.folder import LineFollower
-from fedlog.flower.folders.keys import check_certificate
+from fedlog.flower.folders.keys import check_authority_certificate
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.event_text import SiteEventDescriber
 from fedlog.flower.ops.processes import Say
@@ -81,7 +81,7 @@ def check_in(folder: SiteFolder, state: SiteState | None = None, now: dt.datetim
     """
     server = folder.read_config().server
     key = _read_key(folder)
-    check_certificate(folder.authority)
+    check_authority_certificate(folder.authority)
     trust = ssl.create_default_context(cafile=folder.authority)
     headers = sign_call(key, now or dt.datetime.now(dt.UTC))
     try:

@@ -81,10 +81,10 @@ def summarise_runs(folder: ServerFolder) -> list[RunSummary]:
     events = read_events(folder.event_log)
     names = [str(event["run"]) for event in events if event.get("run") is not None]
     newest_last = list(reversed(dict.fromkeys(reversed(names))))
-    return [_mark_sites(folder, summarise_run(name, events)) for name in newest_last]
+    return [_mark_dropped_and_slow_sites(folder, summarise_run(name, events)) for name in newest_last]
 
 
-def _mark_sites(folder: ServerFolder, summary: RunSummary) -> RunSummary:
+def _mark_dropped_and_slow_sites(folder: ServerFolder, summary: RunSummary) -> RunSummary:
     """Mark the sites that were dropped from the run, and those that answer much more slowly than the others."""
     dropped = RunFolder.of_run(folder, summary.name).read_dropped_sites()
     parts = {site: replace(summary.sites.get(site, SiteProgress()), dropped=True) for site in dropped}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from fedlog.algorithms.shape import Algorithm
+from fedlog.algorithms.interface import Algorithm
 from fedlog.errors import InputError
 from fedlog.settings.presets import FEWEST_RECORDS
 from fedlog.wire.transport import Transport
@@ -65,7 +65,7 @@ def check_gaussian_mixtures(algorithm: Algorithm) -> None:
 
 
 def check_broadcast_form(transport: Transport, *, hidden: bool) -> None:
-    """Raise InputError for `--down differences` if the run is private or has secure sums (`hidden`)."""
+    """Raise InputError if the server would broadcast differences in a run that is private or has secure sums."""
     if hidden and transport.differences:
         raise InputError(
             "--down differences cannot be used in a deployment that is private or has secure sums: sites compare the "

@@ -35,7 +35,7 @@ class SiteState(StrEnum):
 
 @dataclass(frozen=True)
 class CheckInAnswer:
-    """The server's answer to a check-in: whether the site's key is registered, and how far its clock is ahead."""
+    """The server's answer to a check-in: whether the key is registered, and how far the site's clock is ahead."""
 
     registered: bool
     ahead_seconds: float  # how far the signed time is ahead of the server's clock; negative: behind, or slow to arrive
@@ -51,7 +51,8 @@ def read_check_in_answer(payload: bytes) -> CheckInAnswer:
         return read_dataclass(CheckInAnswer, parse_json(payload[:LIMIT_BYTES]), "the server's answer to a check-in")
     except ValueError:
         raise InputError(
-            "expected the server's answer to a check-in, found something else", hint="is the server's address right?"
+            f"expected the server's answer to a check-in, found bytes that begin with: {payload[:40]!r}",
+            hint="check the server's address: `server` in the file site.toml of the site's folder",
         ) from None
 
 

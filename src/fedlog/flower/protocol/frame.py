@@ -59,8 +59,8 @@ def make_errors_sendable() -> Iterator[None]:
 class FrameKind(IntEnum):
     """The kinds of frames.
 
-    The server asks with HELLO, WORK or WORK_ANEW, SECURE and FINISH. A site answers with WELCOME, UPLOAD, SECURED and
-    REPORT, in this order, or with REFUSAL.
+    A site answers HELLO with WELCOME, WORK and WORK_ANEW with UPLOAD, SECURE with SECURED, and FINISH with REPORT.
+    It may answer each of them with REFUSAL.
     """
 
     HELLO = 1  # down: the plan of a run
@@ -150,7 +150,7 @@ def unwrap_frame(message: Message) -> Frame:
 
 @dataclass(frozen=True)
 class SumAnnouncement:
-    """The server's announcement of a secure sum: the run's session, the sum's number, and the sites that take part.
+    """The server's announcement of a secure sum: its session and number, which identify it, and its member sites.
 
     The server puts it before the broadcast in a WORK frame. The rules of the sum are in the plan, the sites' keys in
     the roster.

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from msgspec import Meta
 
 from fedlog.algorithms import registry
-from fedlog.algorithms.shape import Algorithm, ModelPlan
+from fedlog.algorithms.interface import Algorithm, ModelPlan
 from fedlog.core.clip import parse_clip
 from fedlog.engine.protocol.downlink import check_transport_fits_method
 from fedlog.errors import InputError
@@ -75,8 +75,8 @@ class Plan(Section):
     def list_forbidden_changes(self, later: Plan) -> list[str]:
         """List the settings that the plan `later` changes, although they must not change within a run.
 
-        No setting may change except the number of rounds. That must stay, too, if the run has a privacy promise or a
-        falling learning rate, which depend on it.
+        No setting may change except the number of rounds. In a run with a privacy promise or a falling learning rate,
+        which depend on the number of rounds, it must not change either.
         """
         fixed = self.promise is not None or self.optimiser.decay is not Decay.NONE
         names = [each.name for each in fields(self) if fixed or each.name != "rounds"]

@@ -2,10 +2,10 @@
 
 The engine's `Server` sums uploads and makes broadcasts, but sends nothing itself; the simulator uses it, too.
 
-A broadcast is the same for all sites, or has only the changes since the last broadcast that the site received. The
-server assumes that a site has received a broadcast once the site has answered it. If a site did not answer, or the
-server holds no upload of that site, the server tells the site to forget earlier messages. The next broadcast to this
-site and its next upload are then whole, not only changes.
+Depending on the plan, all sites get the same broadcast, or each site gets its own, for example only the changes since
+the last broadcast that the site received. The server assumes that a site has received a broadcast once the site has
+answered it. If a site did not answer, or its upload could not be used, the server tells it with the next request to
+forget all earlier messages. The broadcast in this request and the site's next upload are then whole, not only changes.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ def restore_engine_server(
 ) -> tuple[Server, int]:
     """Return the engine's server as the run's checkpoint stored it, and the number of the last finished round."""
     server = create_engine_server(plan, schema, run_folder.read_feature_width(), refused_share)
-    kept = checkpoint.read(run_folder.checkpoint, _skip_clients)
+    kept = checkpoint.read(run_folder.checkpoint, _leave_out_client_files)
     server.resume(kept)
     return server, kept.round_number
 
 
 def save_engine_server(run_folder: RunFolder, server: Server, round_number: int) -> None:
     """Write a checkpoint, from which the run can go on after this round."""
-    checkpoint.write(run_folder.checkpoint, server.make_checkpoint_state(round_number), _skip_clients)
+    checkpoint.write(run_folder.checkpoint, server.make_checkpoint_state(round_number), _leave_out_client_files)
 
 
 def select_summed_uploads(
@@ -100,8 +100,8 @@ def make_finish_frames(
 ) -> dict[str, Frame]:
     """Make for each site the FINISH frame with the head after this round, and count the broadcasts' bits.
 
-    The server does not count these broadcasts as received. If the run is continued, a broadcast with differences refers
-    to the last broadcast of a WORK frame.
+    The server does not store that the sites received these broadcasts. If the run is continued, a broadcast with only
+    changes holds the changes since the broadcast in the last WORK frame.
     """
     before = None if server.downlink is None else dict(server.downlink.last_broadcasts)
     sent = _make_broadcasts(server, number, participants, sites)
@@ -129,5 +129,5 @@ def _make_broadcasts(
     return server.encode_and_count_separate_broadcasts(server.downlink, number, list(sites))
 
 
-def _skip_clients(folder: Path) -> None:
-    """Skip the clients' part of a checkpoint, since each site keeps its own state."""
+def _leave_out_client_files(folder: Path) -> None:
+    """Write or read no client files in this folder of a checkpoint, since each site keeps its own state."""

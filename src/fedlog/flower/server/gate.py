@@ -1,11 +1,13 @@
-"""The gate: the only part of the server that can be reached from outside. It lets in SuperNodes and nothing else.
+"""The gate: the only part of the server that can be reached from outside. It lets in the sites' calls only.
 
 Flower's SuperLink answers three kinds of callers on one port: SuperNodes (`/v1/fleet/`, signed with a registered key),
 operators (`/v1/control/`: register a key, start a run with any code) and its own workers (`/v1/runtime/`). The last two
 need not prove who they are. So the SuperLink listens on the loopback only, and this gate, with the server's
-certificate, forwards calls of the first kind. A call names a public key. Before the gate reads the body of the call, it
-checks that the call was signed just now with this key. The SuperLink decides whether the key may call. From a call with
-an unregistered key, the gate reads only a few kilobytes.
+certificate, forwards calls of the first kind. It also answers the sites' check-ins itself.
+
+The headers of a call hold a public key and a signature. Before the gate reads the body of a call, it checks that the
+call was signed with this key; a call that it forwards must also have been signed just now. The SuperLink decides
+whether the key may call. From a call with an unregistered key, the gate reads at most 64 KiB.
 """
 
 from __future__ import annotations
@@ -102,27 +104,27 @@ class Gate:
             await self._answer_http(scope, receive, send)
 
     async def _serve_lifespan(self, receive: Receive, send: Send) -> None:
-        writing = asyncio.create_task(self._keep_writing())
+        writing = asyncio.create_task(self._keep_writing_status_files())
         while True:
             event = await receive()
             if event["type"] == "lifespan.shutdown":
                 # Written here: at the end uvicorn raises the signal again, and `main` does not go on after it.
                 writing.cancel()
                 self.presence.connected.clear()
-                self._write_files()
+                self._write_status_files()
             await send({"type": event["type"] + ".complete"})
             if event["type"] == "lifespan.shutdown":
                 return
 
-    async def _keep_writing(self) -> None:
+    async def _keep_writing_status_files(self) -> None:
         """Write the counts and the connected sites every few seconds, for `status`, the metrics and the status page."""
         while True:
             self.presence.mark_lost_sites(dt.datetime.now(dt.UTC))
             with suppress(OSError):  # a full disk must not stop the gate; it writes again in a few seconds
-                self._write_files()
+                self._write_status_files()
             await asyncio.sleep(WRITE_SECONDS)
 
-    def _write_files(self) -> None:
+    def _write_status_files(self) -> None:
         counted = {path: asdict(calls) for path, calls in sorted(self.calls.items())}
         for path, content in ((self.traffic, counted), (self.presence_file, self.presence.as_json())):
             if path is not None:
@@ -148,14 +150,14 @@ class Gate:
             self.presence.count_refusal("no good signature", None, now)
             await _send_answer(send, 401)
         elif path == CHECK_IN:
-            await self._check_in(caller, site, receive, send)
+            await self._answer_check_in(caller, site, receive, send)
         elif not caller.is_recent:
             self.presence.count_refusal("the clock is off", site, now, ahead_seconds=round(caller.ahead_seconds, 1))
             await _send_answer(send, 401)
         else:
             await self._forward(path.decode("ascii"), headers, receive, send, site)
 
-    async def _check_in(self, caller: Caller, site: str | None, receive: Receive, send: Send) -> None:
+    async def _answer_check_in(self, caller: Caller, site: str | None, receive: Receive, send: Send) -> None:
         """Answer whether a site's key is registered and its clock right; log the state that it reports."""
         try:
             state = read_site_state(await _read_body(receive, LIMIT_BYTES))

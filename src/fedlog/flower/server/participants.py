@@ -78,8 +78,11 @@ class Participants:
             if reason := usual.describe_difference(profile):
                 self._leave_out(site, reason)
 
-    def _check_clock(self, site: str, payload: bytes, sent: float) -> None:
-        """Log that a site's clock is off, if by more than the travel time of its greeting can explain."""
+    def _log_wrong_clock(self, site: str, payload: bytes, sent: float) -> None:
+        """Log that a site's clock is off, unless the travel time of the messages may explain the difference.
+
+        `payload` is the site's answer to the greeting, and `sent` the time when the greeting was sent.
+        """
         shown, now = read_time(payload), self.wall_clock()
         if shown is None:
             return
@@ -114,7 +117,7 @@ class Participants:
                 ):
                     raise SendableError(reason)
                 self.profiles[site] = profile
-                self._check_clock(site, answer.payload, sent)
+                self._log_wrong_clock(site, answer.payload, sent)
             except SendableError as error:
                 reasons[site] = error.one_line
         for site, reason in sorted(reasons.items()):

@@ -11,7 +11,7 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from fedlog.algorithms.shape import Exchange
+from fedlog.algorithms.interface import Exchange
 from fedlog.data.schema import Schema
 from fedlog.engine.protocol import checkpoint
 from fedlog.engine.protocol.server import Server
@@ -94,7 +94,7 @@ class Run:
             self._log_event("round", **record)
             if empty >= EMPTY_ROUNDS_ALLOWED:
                 raise RunError(
-                    f"expected at least {self.minimum} sites, found fewer in {empty} rounds in a row; "
+                    f"expected at least {self.minimum_sites} sites, found fewer in {empty} rounds in a row; "
                     f"the head of the last round with enough sites is kept",
                     hint=f"when the sites are back, the same command with --name {self.plan.name} continues the run",
                 )
@@ -106,7 +106,7 @@ class Run:
         return RunFolder.of_run(self.folder, self.plan.name)
 
     @property
-    def minimum(self) -> int:
+    def minimum_sites(self) -> int:
         """The fewest sites that a round needs."""
         return self.rules.find_minimum_sites(self.plan)
 
@@ -133,9 +133,9 @@ class Run:
     def _begin_run(self) -> Server:
         """Greet the sites, choose the feature width that most of them have, and return a new server."""
         present = self._gather_sites()
-        if len(present) < self.minimum:
+        if len(present) < self.minimum_sites:
             raise RunError(
-                f"expected at least {self.minimum} sites, found {len(present)}: {', '.join(present) or 'none'}",
+                f"expected at least {self.minimum_sites} sites, found {len(present)}: {', '.join(present) or 'none'}",
                 hint="`fedlog federate status` shows who is connected",
             )
         self.participants.choose_feature_width()
@@ -147,7 +147,7 @@ class Run:
 
     def _gather_sites(self) -> dict[str, int]:
         """Return site -> Flower node of the sites that take part; wait for more sites if they are too few."""
-        return self.participants.gather_sites(self.minimum, self.deadline.gathering_seconds)
+        return self.participants.gather_sites(self.minimum_sites, self.deadline.gathering_seconds)
 
     def _conduct_exchange_before_rounds(self, server: Server, done: int) -> None:
         """Conduct the exchange before the first round, if the method has one and no round is done yet."""
@@ -193,8 +193,8 @@ class Run:
         `number` is the number of the round, and `at` the number of the exchange in this round.
         """
         nodes = self._gather_sites()
-        if len(nodes) < self.minimum:
-            self._log_event("too few", round=number, sites=sorted(nodes), minimum=self.minimum)
+        if len(nodes) < self.minimum_sites:
+            self._log_event("too few", round=number, sites=sorted(nodes), minimum=self.minimum_sites)
             return False
         # Recorded first: a round that the budget does not cover must not even count a broadcast.
         self.run_folder.record_release(server.protection, number, exchange.name)
@@ -203,27 +203,27 @@ class Run:
             sums = self._make_secure_sums(self.plan.secure)
             survivors = sums.make_sum(server, (number, at), exchange, nodes, next(iter(requests.values())).payload)
             if survivors is not None:  # the server knows no single upload, so it keeps none
-                self._log_uploads(number, list(survivors))
+                self._log_summed_sites(number, list(survivors))
             return survivors is not None
         self.deadline.learn_from_answers(self.silent.take_late_answers(self.grid, self.clock.now()))
-        awaited = self.silent.select_awaited(nodes, self.minimum)
+        awaited = self.silent.select_awaited(nodes, self.minimum_sites)
         asked = self.clock.now()
         replies = self._ask_sites(nodes, requests, FrameKind.UPLOAD, awaited)
-        self._log_missing(replies, number, self.deadline.seconds)
+        self._log_sites_without_answer(replies, number, self.deadline.seconds)
         self.silent.update(number, replies, asked)
         uploads = {site: replies.answers[site].payload for site in sorted(replies.answers)}
         forget_received_broadcasts(server, set(nodes) - set(uploads))
         before = server.state, None if server.memory is None else dict(server.memory)
         for site in self._sum_uploads(server, number, exchange, uploads):
             del uploads[site]
-        if len(uploads) < self.minimum:
+        if len(uploads) < self.minimum_sites:
             server.state, server.memory = before
             forget_received_broadcasts(server, nodes)  # the sites believe that their uploads are in the sum
-            self._log_event("too few", round=number, sites=sorted(uploads), minimum=self.minimum)
+            self._log_event("too few", round=number, sites=sorted(uploads), minimum=self.minimum_sites)
             return False
         if self.plan.promise is None:  # in a private run no site can be removed later, so no upload is kept for that
             self.run_folder.write_uploads(select_summed_uploads(server, self.run_folder.read_uploads(), uploads))
-        self._log_uploads(number, sorted(uploads))
+        self._log_summed_sites(number, sorted(uploads))
         return True
 
     def _ask_sites(
@@ -243,7 +243,7 @@ class Run:
             self.answer_seconds[site] = max(took, self.answer_seconds.get(site, 0.0))
         return replies
 
-    def _log_uploads(self, number: int, sites: list[str]) -> None:
+    def _log_summed_sites(self, number: int, sites: list[str]) -> None:
         seconds = [round(self.answer_seconds.get(site, 0.0), 2) for site in sites]
         self._log_event("uploads", round=number, sites=sites, seconds=seconds)
 
@@ -272,10 +272,10 @@ class Run:
 
         seconds, name = self.deadline.seconds, self.plan.name
         return ServerSecureSums(
-            self.folder, self.run_folder, name, secure, ask_until_deadline, self._log_event, seconds, self.minimum
+            self.folder, self.run_folder, name, secure, ask_until_deadline, self._log_event, seconds, self.minimum_sites
         )
 
-    def _log_missing(self, replies: Replies, number: int, patience_seconds: float) -> None:
+    def _log_sites_without_answer(self, replies: Replies, number: int, patience_seconds: float) -> None:
         """Log the sites that refused or did not answer, and why the server went on without them."""
         for site, reason in sorted(replies.refused.items()):
             self._log_event("refused", site=site, round=number, reason=reason)
@@ -296,7 +296,7 @@ class Run:
         if not (self.run_folder.read_uploads() or any(line["full"] for line in rounds)):
             why = "" if ending.reason is None else f": {ending.reason}"
             raise RunError(
-                f"expected a round with at least {self.minimum} sites, found none in {self.plan.name}{why}",
+                f"expected a round with at least {self.minimum_sites} sites, found none in {self.plan.name}{why}",
                 hint="`fedlog federate status` shows which sites are connected, and why others were left out",
             )
         nodes = self._gather_sites()
@@ -306,7 +306,7 @@ class Run:
         patience = self.deadline.seconds + sum(float(line["seconds"]) for line in rounds)
         replies = self._ask_sites(nodes, requests, FrameKind.REPORT, nodes, patience)
         forget_received_broadcasts(server, replies.refused)
-        self._log_missing(replies, number, patience)
+        self._log_sites_without_answer(replies, number, patience)
         sites, wrong = read_site_reports(self.plan, replies.answers)
         for site, reason in wrong.items():
             self._log_event("refused", site=site, round=number, reason=reason)

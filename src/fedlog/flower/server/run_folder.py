@@ -198,7 +198,7 @@ class SiteReport:
 
 @dataclass(frozen=True)
 class PrivateSiteReport:
-    """A site's report in a run that is private or has secure sums: accuracies and counts stay at the site."""
+    """A site's report in a run that is private or has secure sums: its body; accuracies and counts stay at the site."""
 
     body: str
 
@@ -212,7 +212,7 @@ def read_site_report(payload: bytes, kind: type[SiteReport | PrivateSiteReport])
     except (ValueError, InputError):
         good = False
     if not good:
-        raise SendableError(f"expected {what}, found something else", hint=SAME_VERSION)
+        raise SendableError(f"expected {what}, found other fields, or values that are not allowed", hint=SAME_VERSION)
     return {name: value for name, value in asdict(report).items() if value is not None}
 
 
@@ -232,7 +232,7 @@ def read_site_reports(plan: Plan, answers: Mapping[str, Frame]) -> tuple[list[di
 def make_run_report(
     plan: Plan, server: Server, ending: RunEnding, sites: list[dict[str, Any]], run_folder: RunFolder
 ) -> dict[str, Any]:
-    """Make the report of the run as JSON values; if the run ended early, it holds the reason."""
+    """Make the report of the run as JSON values, with the reason if the run ended early."""
     early = {} if ending.reason is None else {"rounds_planned": plan.rounds, "ended_early": ending.reason}
     return {
         "run": plan.name,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from fedlog.algorithms.shape import Exchange
+from fedlog.algorithms.interface import Exchange
 from fedlog.engine.protocol.secure_sums import choose_encoding, decode_sum, make_sum_terms
 from fedlog.engine.protocol.server import Server
 from fedlog.errors import RunError
@@ -124,7 +124,7 @@ class ServerSecureSums:
         return Frame(kind, make_run_tag(self.run), *round_and_exchange, payload)
 
     def _make_announcement(self, members: tuple[str, ...]) -> SumAnnouncement:
-        """Make the announcement of a new secure sum; store its number first, so that no number is used twice."""
+        """Make the announcement of a new secure sum; first store that its number is taken, so that it is used once."""
         path = self.run_folder.path / "secure.json"
         stored = read_json(path, {"session": os.urandom(16).hex(), "next": 0})
         write_json(path, {**stored, "next": stored["next"] + 1})

@@ -20,7 +20,7 @@ from fedlog import __version__
 from fedlog.data.schema import load_schema
 from fedlog.errors import FedlogError, InputError
 from fedlog.files.durable import is_disk_full_error, write_file
-from fedlog.files.toml import format_toml, quote_toml
+from fedlog.files.toml import format_toml, format_toml_value
 from fedlog.flower.folders.keys import read_roster
 from fedlog.flower.folders.server_folder import ServerFolder, erase_deleted_messages
 from fedlog.flower.protocol.plan import Plan, SettingValue, format_plan_settings, make_plan, read_run_spec
@@ -32,7 +32,7 @@ FOLDER_VARIABLE = "FEDLOG_FEDERATION"
 PACKAGE = "fedlog_app"
 PROJECT = f"""[project]
 name = "fedlog-federation"
-version = {quote_toml(__version__)}
+version = {format_toml_value(__version__)}
 description = "A federation with fedlog; sites run the fedlog they installed, not this bundle"
 license = "Apache-2.0"
 dependencies = []
@@ -101,7 +101,7 @@ def make_app_settings(plan: Plan, rules: RoundRules) -> dict[str, SettingValue]:
     }
 
 
-def write_app(folder: Path, settings: Mapping[str, SettingValue]) -> Path:
+def write_flower_app(folder: Path, settings: Mapping[str, SettingValue]) -> Path:
     """Write the Flower app, which `flwr run` starts, into the folder, and return the folder."""
     write_file(folder / "pyproject.toml", PROJECT + format_toml(settings))
     write_file(folder / PACKAGE / "__init__.py", "")

@@ -1,8 +1,8 @@
 """Send a request to many sites and collect their answers until a deadline: who answered, refused or stayed silent.
 
-The operator sets the deadline, or it is computed from the times of the last rounds. A slow site must be told from one
-that is gone. If the operator set no deadline, a site can still answer after the server has
-stopped waiting, so that the server learns from the late answer how long the site takes.
+The operator sets the deadline, or it is computed from the times of the last rounds. A computed deadline can be too
+short for a slow site. So the site may still answer after this deadline, and the server learns from the late answer how
+long the site takes. A site that is gone sends no late answer.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class WaitingRules:
     seen_at_gate: Callable[[], Collection[str]] = frozenset  # the sites that still call the server
 
     def select_awaited(self, asked: Collection[str]) -> set[str]:
-        """Return the sites to wait for: those in `awaited` (None: all `asked`) that the operator has not dropped."""
+        """Return the sites to wait for: `awaited`, or `asked` if that is None, without the sites dropped so far."""
         return set(asked if self.awaited is None else self.awaited) - set(self.dropped())
 
 
@@ -124,9 +124,10 @@ def ask_sites(
 ) -> Replies:
     """Send the requests, wait until all awaited sites have answered or the deadline is over, and return the replies.
 
-    The answers must be frames of this kind. A message has a lifetime, so that a site that comes back much later does
-    not answer an old request. On a busy machine heartbeats are late: Flower then believes that a working site is gone,
-    and withdraws its request. As long as the site still calls the server, it is asked again and sends its stored reply.
+    An answer must be a frame of the kind `kind`. Every request expires, so that a site that comes back much later does
+    not answer an old one. On a busy machine a site's heartbeats may be late: Flower then believes that the working site
+    is gone, and withdraws the request. If the site still calls the server, the server sends the request again when
+    Flower shows the site as connected, and the site replies with its stored answer.
     """
     asking = _OpenRequest(nodes, requests, kind, wait)
     begun = clock.now()
@@ -182,7 +183,7 @@ class _OpenRequest:
                 self.refused[site] = error.message
 
     def mark_refused(self, sites: Collection[str], reason: str) -> None:
-        """Store for each of these sites that its answer was refused, with this reason."""
+        """Count these sites as refused for this reason, and stop waiting for their answers."""
         self.refused |= dict.fromkeys(sites, reason)
         self.overdue.difference_update(sites)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from fedlog.algorithms.shape import Exchange
+from fedlog.algorithms.interface import Exchange
 from fedlog.data.schema import load_schema
 from fedlog.data.site import refuse_split_by_time
 from fedlog.engine.protocol.cohort import Cohort
@@ -100,7 +100,7 @@ def answer_request(request: Frame, folder: SiteFolder) -> Frame:
         return replace(request, kind=kind, payload=stored)
     if request.kind in WORK_KINDS:
         return replace(request, kind=kind, payload=do_local_work(request, context, state))
-    state.count_answer(context.most_answers)
+    state.count_answer(context.answer_limit)
     if not context.plan.hides_site_results:
         record_exact_statistics(folder, context.plan.name, request.round_number, "report")
     cohort = context.make_cohort(context.algorithm, None)
@@ -225,7 +225,7 @@ def do_local_work(request: Frame, context: SiteContext, state: RunState) -> byte
     if earlier is None:  # the body has not been trained yet: the exchange must train it
         with make_errors_sendable():
             check_enough_training(context.config.caps, context.plan, exchange.phases, context.config)
-    state.count_answer(context.most_answers)
+    state.count_answer(context.answer_limit)
     if earlier is None:
         context.restart_cohort()
     else:
@@ -277,8 +277,8 @@ def do_local_work(request: Frame, context: SiteContext, state: RunState) -> byte
 def _warn_of_changed_data(context: SiteContext, state: RunState) -> None:
     """Log a warning if the data have changed during the run: other rows may be held out than before.
 
-    Without warning if single records are protected: each row then keeps its part (training, validation or test) when
-    others change, and no run trains the body.
+    Do not warn if the run protects single records: then each row keeps its part (training, validation or test) when
+    other rows change, and no run trains the body.
     """
     if not context.protects_records and state.store_data_digest(context.data_digest):
         reason = (

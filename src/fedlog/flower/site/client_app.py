@@ -71,7 +71,7 @@ def serve_frames(socket: str, secret: bytes) -> None:
     """Answer the frames that arrive at this socket, one after another, until the parent process ends."""
     folder = Path(socket).parent
     signal.signal(signal.SIGTERM, lambda *_: _remove_folder_and_exit(folder))
-    threading.Thread(target=_end_with_parent, args=(folder,), daemon=True).start()
+    threading.Thread(target=_exit_when_parent_ends, args=(folder,), daemon=True).start()
     with Listener(socket, family="AF_UNIX", backlog=16, authkey=secret) as listener:
         while True:
             try:
@@ -91,7 +91,7 @@ def _connect_to_worker() -> Connection | None:
         return None
 
 
-def _end_with_parent(folder: Path) -> None:
+def _exit_when_parent_ends(folder: Path) -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])

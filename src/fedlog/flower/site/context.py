@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlog.algorithms import registry
-from fedlog.algorithms.shape import Algorithm, Phase
+from fedlog.algorithms.interface import Algorithm, Phase
 from fedlog.core.keys import Key
 from fedlog.data.rows import BadRowPolicy
 from fedlog.data.schema import Schema, load_schema
@@ -73,7 +73,10 @@ class SiteContext:
 
     @cached_property
     def data(self) -> Site:
-        """The site's data, split and scaled; if single records are protected, each row is scaled by itself."""
+        """The site's data, split and scaled; if single records are protected, each row is scaled by itself.
+
+        In a private run, data that cannot be read give a site without rows, and a warning in the site's log.
+        """
         if self.plan.promise is None:
             return load_data(self.folder, self.config)
         try:
@@ -99,7 +102,10 @@ class SiteContext:
 
     @cached_property
     def profile(self) -> SiteProfile:
-        """What the site tells the server about itself: its body, the number of features and, if needed, a digest."""
+        """What the site tells the server about itself: its body, the number of features, and `closed_world`.
+
+        If all sites must have the same body, the profile also has the body's digest.
+        """
         key = Key(self.plan.seed).child("initial", "body")
         digest = compute_body_digest(self.body, key, self.schema.shape) if self.plan.needs_equal_bodies else None
         return SiteProfile(self.body.name, self.body.width, digest, self.closed_world)
@@ -137,7 +143,7 @@ class SiteContext:
         return None
 
     @cached_property
-    def most_answers(self) -> int | None:
+    def answer_limit(self) -> int | None:
         """The most answers that the site gives in a run, computed from its cap on rounds; None without that cap."""
         rounds = self.config.caps.rounds
         return None if rounds is None else rounds * len(self.algorithm.schedule.round) + SPARE_ANSWERS
@@ -170,9 +176,7 @@ class SiteContext:
     def make_secure_sums(self, state: RunState) -> SiteSecureSums:
         """Make this site's side of the run's secure sums; raise SendableError if the run has no secure sums."""
         if self.plan.secure is None:
-            raise SendableError(
-                f"expected no step of a secure sum in {self.plan.name}, which has no secure sums, found one"
-            )
+            raise SendableError(f"found a step of a secure sum in run {self.plan.name}, which has no secure sums")
         return SiteSecureSums(self.folder, self.plan.secure, self.protection, state)
 
     def log_warnings(self) -> None:
@@ -244,7 +248,10 @@ def _suggest_changes(of_plan: str, of_caps: str) -> str:
 
 
 def check_plain_runs(folder: SiteFolder, caps: Caps, plan: Plan) -> None:
-    """Raise InputError if this plain run (see `Caps`) would be one too many in the last 24 hours."""
+    """Raise InputError if the site would begin more plain runs in 24 hours than its cap allows.
+
+    A plain run shows the server (nearly) exact statistics of this site alone: no secure sum, no noise from the site.
+    """
     own = RunState.of_run(folder, make_run_tag(plan.name)).plan_file
     if caps.plain_runs is None or not _shows_exact_statistics(plan.as_json()) or own.exists():
         return

@@ -33,9 +33,16 @@ def load_data(
     preparation: RowPreparation = RowPreparation.TOGETHER,
     bad_rows: BadRowPolicy = BadRowPolicy.REFUSED,
 ) -> Site:
-    """Load the site's data, split and scaled; an encoder's features replace the inputs if the body is an encoder."""
+    """Load the site's data, split and scaled; an encoder's features replace the inputs if the body is an encoder.
+
+    `preparation` says whether rows are scaled and held out together or each by itself; `bad_rows` says what to do about
+    rows that cannot be used.
+    """
     if config.data is None:
-        raise InputError(f"expected data for site {config.name}, found none: {folder.config_file}", hint="give --data")
+        raise InputError(
+            f"expected data for site {config.name}, found none: {folder.config_file}",
+            hint=f"name the data: `fedlog federate site {folder.path} --data DATA`",
+        )
     schema, body = load_schema(folder.schema_file), config.body or DEFAULT_BODY
     _refuse_wide_image_range(schema, body)
     key = make_split_key(config.name)

@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from fedlog import __version__
-from fedlog.algorithms.shape import Algorithm
+from fedlog.algorithms.interface import Algorithm
 from fedlog.core.classification import Metrics, compute_metrics
 from fedlog.core.heads.regression import NumberMetrics, compute_number_metrics
 from fedlog.core.keys import Key
@@ -131,7 +131,7 @@ def _make_metric_fields(template: str, model: ScoredModel) -> dict[str, float | 
 
 
 def _save_model(context: SiteContext, folder: Path, name: str, models: Mapping[str, ScoredModel]) -> None:
-    """Save one of the models in the folder, with a note on its origin and on how it is protected."""
+    """Save the model `models[name]` in the folder, with a note on its origin and on how it is protected."""
     provenance: dict[str, object] = {
         "fedlog": __version__,
         "site": context.config.name,

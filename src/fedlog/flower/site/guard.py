@@ -60,9 +60,10 @@ def patch_flower(module: Any, name: str, ours: object, expected: object = callab
 
 
 def write_guard_programs(folder: Path) -> Path:
-    """Write substitutes for Flower's programs into the folder, and return it.
+    """Write programs into the folder that replace Flower's own, and return the folder.
 
-    A site with this folder first on its PATH runs no code of a server.
+    The substitute of `flower-superexec` starts the guard, the others only refuse. A SuperNode with this folder first on
+    its PATH runs no code that comes from a server.
     """
     folder.mkdir(parents=True, exist_ok=True)
     python = shlex.quote(sys.executable)
@@ -100,7 +101,7 @@ def serve_task(
 
 
 def run_worker(socket: str, secret: bytes) -> None:
-    """Be the worker process: answer the frames that arrive at this socket, until this process is stopped."""
+    """Run the worker process: answer the frames that arrive at this socket, until this process is stopped."""
     from fedlog.flower.site.client_app import serve_frames
 
     serve_frames(socket, secret)
@@ -126,7 +127,7 @@ class ForkingExecutor:
         self._worker.start()
 
     def get_eligible_capacity(self, supported: set[Any], **_: object) -> tuple[set[Any], set[str]]:
-        """Return the kinds of tasks that this executor takes: ClientApps and nothing else."""
+        """Return the kinds of tasks that this executor takes, ClientApps alone, and an empty set of AgentApps."""
         from flwr.supercore.constant import TaskType
 
         return supported & {TaskType.CLIENT_APP}, set()

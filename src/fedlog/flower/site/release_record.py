@@ -1,10 +1,10 @@
-"""A site's record of releases (all that has left it in any run), and the limit that `--require-privacy` sets.
+"""A site's record of releases (all that has left the site in any run), and the limit that `--require-privacy` sets.
 
 Every release of a private run is recorded in `state/privacy.jsonl`, even if the site has no limit, so that a limit set
-later counts all of them. Runs may make different promises: their releases are added up as guarantees for single
-records. A run without noise is recorded as an unbounded privacy loss. The record belongs to the site's rows, not to its
-key. If a site has taken part and its record is missing, the site sends nothing until someone there has stated what
-happened to the record.
+later counts all of them. If runs make different promises, their releases are added up as guarantees for single records.
+A run without noise is recorded as an unbounded privacy loss. The record counts what was sent about the site's rows, so
+it goes on when the site gets a new key. If a site has taken part and its record is missing, the site sends nothing
+until someone there has stated what happened to the record.
 """
 
 from __future__ import annotations
@@ -100,14 +100,14 @@ def record_release_at_site(folder: SiteFolder, run: Path, protection: Protection
     # Checked first: a server that asks for more than the run's budget must not use up the site's limit.
     append_within_budget(own.events, upcoming, own.budget)
     limit, path = read_privacy_requirement(folder.read_config()), folder.release_record
-    earlier = _find_earlier_releases(folder)
+    earlier = _find_releases_before_record(folder)
     try:
         if limit is None:
             release_log.record_site_release_unchecked(path, upcoming, protection.budget, earlier)
         else:
             release_log.record_site_release(path, upcoming, limit.budget, earlier)
     except BudgetSpentError as error:
-        raise SendableError(_describe_limit(error)) from None
+        raise SendableError(_describe_exceeded_limit(error)) from None
     _mark_as_participant(folder)
     release_log.record_release(run / release_log.FILE_NAME, upcoming)
 
@@ -115,7 +115,7 @@ def record_release_at_site(folder: SiteFolder, run: Path, protection: Protection
 def record_exact_statistics(folder: SiteFolder, run: str, round_number: int, exchange: str) -> None:
     """Record that exact statistics leave the site: an unbounded privacy loss, for which one entry per run is enough."""
     event = UnboundedLoss(round_number, exchange, _describe_exact_release(run))
-    release_log.record_unbounded_losses(folder.release_record, [event], _find_earlier_releases(folder))
+    release_log.record_unbounded_losses(folder.release_record, [event], _find_releases_before_record(folder))
     _mark_as_participant(folder)
 
 
@@ -152,11 +152,11 @@ def restore_release_record(folder: SiteFolder, source: Path) -> None:
     if path.exists():
         raise InputError(
             f"this site already has a record of releases: {path}",
-            hint="both records count, and nobody knows which releases are in both: move this file away and run "
-            f"`fedlog federate ledger {folder.path} --lost`; there is no guarantee from then on",
+            hint="both records count, but cannot be added up: a release may be in both. Move this file away and "
+            f"run `fedlog federate ledger {folder.path} --lost`; from then on the site has no privacy guarantee",
         )
     path.parent.mkdir(parents=True, exist_ok=True)
-    release_log.restore_log(path, source, _find_uncounted_releases(copied.events, _read_run_logs(folder)))
+    release_log.restore_log(path, source, _find_uncounted_releases(copied.events, _read_releases_from_run_logs(folder)))
     _mark_as_participant(folder)
 
 
@@ -169,7 +169,7 @@ def declare_release_record_lost(folder: SiteFolder) -> None:
         )
     folder.state.mkdir(parents=True, exist_ok=True)
     release_log.record_unbounded_losses(
-        folder.release_record, [UnboundedLoss(0, "unknown", LOST)], _read_run_logs(folder)
+        folder.release_record, [UnboundedLoss(0, "unknown", LOST)], _read_releases_from_run_logs(folder)
     )
     _mark_as_participant(folder)
 
@@ -194,7 +194,7 @@ def refuse_run_beyond_limit(folder: SiteFolder, run: Path, upcoming: Release) ->
             return
         release_log.append_within_site_limit(_read_releases(folder), upcoming, limit.budget)
     except BudgetSpentError as error:
-        raise SendableError(_describe_limit(error)) from None
+        raise SendableError(_describe_exceeded_limit(error)) from None
     except InputError:
         raise SendableError(
             "this site cannot read its record of releases (what has left it)", hint=SEE_LEDGER
@@ -241,11 +241,11 @@ def add_up_releases(folder: SiteFolder) -> tuple[float | None, int]:
     return (math.inf if spent is None or spent.epsilon is None else spent.epsilon), len(events)
 
 
-def _find_earlier_releases(folder: SiteFolder) -> tuple[Event, ...]:
+def _find_releases_before_record(folder: SiteFolder) -> tuple[Event, ...]:
     """Find the releases of runs from before the site had a record; raise SendableError if the record is lost."""
     refuse_run_without_release_record(folder)
     folder.state.mkdir(parents=True, exist_ok=True)
-    return () if folder.release_record.exists() else _read_run_logs(folder)
+    return () if folder.release_record.exists() else _read_releases_from_run_logs(folder)
 
 
 def _mark_as_participant(folder: SiteFolder) -> None:
@@ -261,13 +261,16 @@ def _read_releases(folder: SiteFolder) -> tuple[Event, ...]:
     """Read the releases of all runs, including runs from before the site had a record of releases."""
     path = folder.release_record
     if not path.exists():
-        return _read_run_logs(folder)
+        return _read_releases_from_run_logs(folder)
     counted = release_log.read_log(path).events
     return (*counted, *_find_uncounted_releases(counted, _find_runs_without_noise(folder)))
 
 
 def _find_uncounted_releases(counted: Sequence[Event], found: Sequence[Event]) -> tuple[Event, ...]:
-    """Return the releases of `found` that are not in `counted`; unbounded losses are compared by reason only."""
+    """Return the releases of `found` that are not in `counted`.
+
+    Unbounded losses are the same if they have the same reason, whatever their rounds and exchanges.
+    """
     reasons = {event.reason for event in counted if isinstance(event, UnboundedLoss)}
     left = Counter(counted)
     missing = []
@@ -281,7 +284,7 @@ def _find_uncounted_releases(counted: Sequence[Event], found: Sequence[Event]) -
     return tuple(missing)
 
 
-def _read_run_logs(folder: SiteFolder) -> tuple[Event, ...]:
+def _read_releases_from_run_logs(folder: SiteFolder) -> tuple[Event, ...]:
     """Read the releases in the log of every run, and one unbounded privacy loss for each run without noise."""
     logs = sorted(folder.state.glob(f"*/{release_log.FILE_NAME}"))
     return (*(event for path in logs for event in release_log.read_log(path).events), *_find_runs_without_noise(folder))
@@ -301,5 +304,5 @@ def _describe_exact_release(run: str) -> str:
     return f"exact statistics of these rows left in {run}"
 
 
-def _describe_limit(error: BudgetSpentError) -> str:
+def _describe_exceeded_limit(error: BudgetSpentError) -> str:
     return f"the limit of this site on all its runs together: {error.message}"

@@ -78,7 +78,7 @@ class RunState:
             )
 
     def check_world_setting(self, profile: SiteProfile) -> None:
-        """Raise SendableError if the site's setting `world` has changed since the server's greeting."""
+        """Raise SendableError if `world` (the rows of the head that the site gets) has changed since the greeting."""
         if self._read_plan_file().get("closed_world", False) != profile.closed_world:
             raise SendableError(
                 "this site has changed its setting `world` since the greeting",

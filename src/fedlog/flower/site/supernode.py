@@ -12,9 +12,10 @@ it only looks into the memory of this process.
 Tasks. Flower's program that runs the tasks asks the SuperNode for tasks several times a second. Here the program
 sleeps, and the SuperNode wakes it through a pipe when there is a task.
 
-Guard. A SuperNode starts that program by its bare name, which the system looks for on the PATH. If the site's folder
-cannot hold programs (a disk mounted `noexec`), or has the separator of the PATH in its name, the system would find
-Flower's program, which runs the server's code. So the guard is started here as a module of this interpreter.
+Guard. A SuperNode starts `flower-superexec` by its bare name, and the system looks for that name on the PATH. First on
+the PATH is a folder of the site with a substitute that starts the guard. But if the site's folder cannot hold programs
+(a disk mounted `noexec`), or has the separator of the PATH in its name, the system would find Flower's program, which
+runs the server's code. So the guard is started here as a module of this interpreter.
 
 Heartbeats. Flower's SuperNode sends a heartbeat every 20 s and waits 5 s for the answer. After 60 s without a
 heartbeat, Flower takes the site for gone; on a busy machine, two late answers are enough for that. Here heartbeats are

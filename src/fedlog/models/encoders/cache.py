@@ -67,7 +67,7 @@ class FeatureCache:
     def get_or_encode(self, raw: Tensor, progress: Progress | None = None) -> Tensor:
         """The features of raw records, (n, *input_shape) -> (n, width) float32; new records are added to the cache."""
         wanted = hash_records(raw)
-        known = self._read_known(set(wanted))
+        known = self._read_cached_features(set(wanted))
         missing = {key: at for at, key in enumerate(wanted) if key not in known}
         order = list(missing.items())
         for start in range(0, len(order), RECORDS_OF_A_FILE):
@@ -79,7 +79,7 @@ class FeatureCache:
                 progress(min(start + RECORDS_OF_A_FILE, len(order)), len(order))
         return torch.stack([known[key] for key in wanted]) if wanted else torch.zeros(0, self._encoder.width)
 
-    def _read_known(self, wanted: set[bytes]) -> dict[bytes, Tensor]:
+    def _read_cached_features(self, wanted: set[bytes]) -> dict[bytes, Tensor]:
         found: dict[bytes, Tensor] = {}
         for path in sorted(self._folder.glob("*.safetensors")):
             try:

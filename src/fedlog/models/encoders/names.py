@@ -21,15 +21,15 @@ IDENTITY = "identity"
 
 
 @dataclass(frozen=True)
-class EncoderName:
-    """The parts of a body's name: the encoder, the feature maps after it, and the clip."""
+class EncoderBodyName:
+    """The parts of the name of an encoder body: the encoder, the feature maps after it, and the clip."""
 
     encoder: str
     maps: tuple[str, ...]
     clip: str
 
 
-def split_name(name: str) -> EncoderName | None:
+def split_name(name: str) -> EncoderBodyName | None:
     """The encoder, the feature maps and the clip in a body's name; None for a body that is not an encoder."""
     plain, _, clip = name.partition("@")
     # The name of an ONNX file may contain a plus sign, so maps begin only after `.onnx`.
@@ -37,7 +37,7 @@ def split_name(name: str) -> EncoderName | None:
     while maps and encoder.startswith(ONNX) and not encoder.endswith(".onnx"):
         encoder = f"{encoder}+{maps.pop(0)}"
     if encoder == IDENTITY or encoder.startswith((PRETRAINED, ONNX, TEXT)):
-        return EncoderName(encoder, tuple(maps), clip)
+        return EncoderBodyName(encoder, tuple(maps), clip)
     if maps:
         raise InputError(
             f"body {name} has feature maps but no encoder", hint="for example identity+unit, or pretrained:NAME+unit"
@@ -52,7 +52,7 @@ def is_encoder(name: str) -> bool:
 
 def load_encoder(encoder: str, input_shape: tuple[int, ...]) -> Encoder | None:
     """The encoder for raw records of that shape, kept in memory until its file changes; None for `identity`."""
-    return _load_encoder(encoder, input_shape, _fingerprint_files(encoder))
+    return _load_encoder_once(encoder, input_shape, _fingerprint_files(encoder))
 
 
 def _fingerprint_files(encoder: str) -> tuple[tuple[str, int, int], ...]:
@@ -65,7 +65,8 @@ def _fingerprint_files(encoder: str) -> tuple[tuple[str, int, int], ...]:
 
 
 @lru_cache(maxsize=4)
-def _load_encoder(encoder: str, input_shape: tuple[int, ...], files: object) -> Encoder | None:
+def _load_encoder_once(encoder: str, input_shape: tuple[int, ...], files: object) -> Encoder | None:
+    """The encoder, kept in memory until `files`, the fingerprint of its files, changes."""
     if encoder == IDENTITY:
         return None
     if encoder.startswith(TEXT):
@@ -127,7 +128,7 @@ def _make_map(text: str, width: int, encoder: str, *, first: bool) -> FeatureMap
     return make_direction_map(find_principal_directions(encoder), int(size))
 
 
-def make_encoder_body(parts: EncoderName, input_shape: tuple[int, ...]) -> EncoderBody:
+def make_encoder_body(parts: EncoderBodyName, input_shape: tuple[int, ...]) -> EncoderBody:
     """The module of an encoder body for records of this shape; if these are already features, it has only the maps."""
     encoder = None if _is_encoded(parts.encoder, input_shape) else load_encoder(parts.encoder, input_shape)
     if encoder is None and len(input_shape) != 1:

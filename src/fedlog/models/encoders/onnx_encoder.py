@@ -165,8 +165,8 @@ def load_onnx(name: str, input_shape: tuple[int, ...]) -> OnnxEncoder:
         content["records"] = "one in a call"
     if input_shape == (width,):
         raise InputError(
-            f"body {name} makes {width} features of records of {width} numbers, so records cannot be told from "
-            "features by their number",
+            f"body {name} makes {width} features of records of {width} numbers, so their shape does not tell "
+            "whether they are records or features",
             hint="encode the table yourself, and use --body identity",
         )
     return OnnxEncoder(name, width, digest_json(content), session, pixels, mixes)
@@ -175,8 +175,9 @@ def load_onnx(name: str, input_shape: tuple[int, ...]) -> OnnxEncoder:
 def _mixes_records(encoder: OnnxEncoder, input_shape: tuple[int, ...]) -> bool:
     """Whether a record's features depend on the other records of its batch, or on its position in the batch.
 
-    They do in a dynamically quantised network, which rounds to steps that depend on the largest value of the batch.
-    Compare the features of a record of middling values alone, and first and last among records of extreme values.
+    For example, a dynamically quantised network rounds to steps that depend on the largest value of the batch.
+    A record of middling values is encoded alone, then as the first and as the last of a batch of records with extreme
+    values; its features must be the same each time.
     """
     draws, largest = Key(0).child("mixed records").torch(), 255.0 if encoder.pixels is not None else 1.0
     record = largest * (0.4 + 0.2 * torch.rand(1, *input_shape, generator=draws))

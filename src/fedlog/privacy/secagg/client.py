@@ -30,7 +30,7 @@ class KeysState:
 
 @dataclass(frozen=True)
 class SharesState:
-    """A client's state after step `shares`: its secrets, the keys of the other clients, and the shares for itself."""
+    """A client's state after step `shares`: its secrets, the keys of the other clients, and its own shares."""
 
     mask_secret: bytes
     seed: bytes

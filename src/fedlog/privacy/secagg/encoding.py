@@ -29,15 +29,15 @@ class RoundFailedError(RunError):
     """A secure sum failed; nothing was unmasked."""
 
 
-class _Value(Protocol):
+class _Dataclass(Protocol):
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
 
-T = TypeVar("T", bound=_Value)
+T = TypeVar("T", bound=_Dataclass)
 Numbers = TypeVar("Numbers", bound=Sequence[int])
 
 
-def encode(value: _Value) -> bytes:
+def encode(value: _Dataclass) -> bytes:
     """Encode a message or state as bytes; `decode` with its type restores the value."""
     parts: list[bytes] = []
     for entry in fields(value):

@@ -1,4 +1,4 @@
-"""The messages of a secure sum: signed ones from the clients, and those from the server."""
+"""The messages of a secure sum: the signed messages of the clients, and the messages of the server."""
 
 from __future__ import annotations
 

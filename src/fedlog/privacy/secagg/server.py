@@ -61,16 +61,20 @@ def receive_message(state: ServerRound, blob: bytes) -> ServerRound:
             messages.decode_keys(envelope.body)
             return replace(state, keys=_add_once(state.keys, envelope.sender, envelope.body + envelope.signature))
         case Step.SHARES:
-            return replace(state, sealed=_add_once(state.sealed, envelope.sender, _check_sealed(state, envelope)))
+            return replace(
+                state, sealed=_add_once(state.sealed, envelope.sender, _decode_sealed_shares(state, envelope))
+            )
         case Step.MASKED:
-            return replace(state, masked=_add_once(state.masked, envelope.sender, _check_vector(state, envelope)))
+            return replace(
+                state, masked=_add_once(state.masked, envelope.sender, _decode_masked_vector(state, envelope))
+            )
         case Step.AGREE:
             if envelope.sender not in state.masked or envelope.body != state.list_digest:
                 raise RefusalError(f"client {envelope.sender} signed another list of survivors than this round's")
             return replace(state, agreed=_add_once(state.agreed, envelope.sender, envelope.signature))
         case Step.UNMASK:
             return replace(
-                state, unmasking=_add_once(state.unmasking, envelope.sender, _check_unmasking(state, envelope))
+                state, unmasking=_add_once(state.unmasking, envelope.sender, _decode_unmasking_shares(state, envelope))
             )
 
 
@@ -90,7 +94,7 @@ def close_step(state: ServerRound) -> tuple[ServerRound, dict[int, bytes]]:
             following = replace(
                 state, step=Step.MASKED, list_digest=messages.digest_peers(state.list_digest, state.sealed)
             )
-            return following, {receiver: _make_delivery(state, receiver) for receiver in state.sealed}
+            return following, {receiver: _make_share_delivery(state, receiver) for receiver in state.sealed}
         case Step.MASKED:
             _require_enough_clients(len(state.masked), state.terms.fewest_survivors, "sent a masked vector")
             following = replace(
@@ -185,7 +189,7 @@ def _read_keys(state: ServerRound, number: int) -> messages.PublicKeys:
     return messages.decode_keys(state.keys[number][:-64])
 
 
-def _check_sealed(state: ServerRound, envelope: messages.Envelope) -> dict[int, bytes]:
+def _decode_sealed_shares(state: ServerRound, envelope: messages.Envelope) -> dict[int, bytes]:
     body = decode(messages.SealedShares, envelope.body)
     if envelope.sender not in state.keys or body.keys_digest != state.list_digest:
         raise RefusalError(
@@ -201,7 +205,7 @@ def _check_sealed(state: ServerRound, envelope: messages.Envelope) -> dict[int, 
     return body.sealed
 
 
-def _check_vector(state: ServerRound, envelope: messages.Envelope) -> bytes:
+def _decode_masked_vector(state: ServerRound, envelope: messages.Envelope) -> bytes:
     body = decode(messages.MaskedVector, envelope.body)
     # Masks for other peers would not cancel in the sum: such a client counts as dropped out.
     if envelope.sender not in state.sealed or body.peers_digest != state.list_digest:
@@ -214,7 +218,7 @@ def _check_vector(state: ServerRound, envelope: messages.Envelope) -> bytes:
     return body.vector
 
 
-def _check_unmasking(state: ServerRound, envelope: messages.Envelope) -> messages.UnmaskingShares:
+def _decode_unmasking_shares(state: ServerRound, envelope: messages.Envelope) -> messages.UnmaskingShares:
     body = decode(messages.UnmaskingShares, envelope.body)
     if envelope.sender not in state.agreed:
         raise RefusalError(f"client {envelope.sender} sent unmasking shares, but did not sign the list of survivors")
@@ -228,7 +232,7 @@ def _check_unmasking(state: ServerRound, envelope: messages.Envelope) -> message
     return body
 
 
-def _make_delivery(state: ServerRound, receiver: int) -> bytes:
+def _make_share_delivery(state: ServerRound, receiver: int) -> bytes:
     return encode(
         messages.SealedShareDelivery(
             {sender: sealed[receiver] for sender, sealed in state.sealed.items() if sender != receiver}
@@ -236,10 +240,10 @@ def _make_delivery(state: ServerRound, receiver: int) -> bytes:
     )
 
 
-def _add_once(held: Mapping[int, T], sender: int, item: T) -> dict[int, T]:
-    if sender in held:
+def _add_once(received: Mapping[int, T], sender: int, item: T) -> dict[int, T]:
+    if sender in received:
         raise RefusalError(f"expected one message of this step from client {sender}, found a second one")
-    return {**held, sender: item}
+    return {**received, sender: item}
 
 
 def _require_enough_clients(found: int, needed: int, what: str) -> None:

@@ -20,8 +20,8 @@ def split_secret(secret: bytes, threshold: int, points: Sequence[int], entropy: 
         raise InputError(f"expected a secret of 32 bytes, found: {len(secret)} bytes")
     if not 1 <= threshold <= len(points) or len(set(points)) != len(points) or min(points) < 1:
         raise InputError(
-            "a secret needs distinct points above 0, at least as many as the threshold, which is 1 or more; found: "
-            f"threshold {threshold}, points {list(points)}"
+            f"to split a secret, the threshold must be 1 to {len(points)} (the number of points), and the points must "
+            f"be distinct and above 0, found: threshold {threshold}, points {list(points)}"
         )
     # 48 bytes reduced modulo the prime are uniform to within 2^-127.
     raw = entropy(48 * (threshold - 1))

@@ -47,10 +47,10 @@ def run_secure_round(
     observed: RoundObservations | None = None,
     early: Early | None = None,
 ) -> SecureSumResult:
-    """Simulate a round of a secure sum and return the sum over the survivors; RoundFailedError if they are too few.
+    """Simulate a round of a secure sum and return the sum over the survivors; RoundFailedError if there are too few.
 
-    `courier` decides which messages arrive; what happens is noted in `observed`, if given. Clients in `early` sent
-    their keys in the round before and are not asked for them; if all clients did, the server waits one time less.
+    `courier` decides which messages arrive; what happens is noted in `observed`, if given. A client in `early` sent
+    its keys in the round before and is not asked for keys again; if all clients did, the server waits one time less.
     """
     observed = RoundObservations() if observed is None else observed
     early = {} if early is None else early

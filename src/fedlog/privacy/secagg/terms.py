@@ -75,8 +75,9 @@ class Terms:
             )
         if self.fewest_survivors > n:
             raise InputError(
-                f"expected at most {n} honest survivors and corrupted clients together (all clients of the round), "
-                f"found: {self.honest} honest and {self.corrupted} corrupted"
+                f"the honest survivors and the corrupted clients together must be at most the {n} clients on the "
+                f"roster, found: {self.honest} honest and {self.corrupted} corrupted",
+                hint="lower `honest` or `corrupted`, or let more clients take part",
             )
 
     @property

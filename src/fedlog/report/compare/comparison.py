@@ -51,9 +51,9 @@ def make_methods_table(findings: Findings) -> TextTable:
 
 
 def make_sites_table(findings: Findings) -> TextTable:
-    """Make a table with one row for each site: how many rows it has, its accuracy by training alone, and all gains.
+    """Make a table with a line for each site: its numbers of rows, its accuracy by training alone, and its gains.
 
-    A gain is that of one variant of a method over training alone.
+    For each other variant of a method, a column has the site's gain over training alone.
     """
     others = [results for results in findings.results.values() if results.label != findings.local_label]
     alone = None if findings.local_label is None else findings.results[findings.local_label]
@@ -135,7 +135,10 @@ def format_table_as_text(table: TextTable) -> str:
 
 
 def format_estimate(estimate: Estimate | None, sign: str = "", missing: str = "no rows") -> str:
-    """Format a share in per cent with half the width of its interval, as `91.3 ± 1.2`; return `missing` for None."""
+    """Format a share in per cent with half the width of its interval, as `91.3 ± 1.2`; return `missing` for None.
+
+    If `sign` is "+", a positive share gets a plus sign.
+    """
     if estimate is None:
         return missing
     half = "" if estimate.half_width is None else f" ± {100 * estimate.half_width:.1f}"
@@ -143,7 +146,10 @@ def format_estimate(estimate: Estimate | None, sign: str = "", missing: str = "n
 
 
 def draw_comparison(findings: Findings) -> Figure:
-    """Draw test accuracy against bits (log axis) with matplotlib: a panel for all sites together, and one for each."""
+    """Draw test accuracy against bits (log axis) with matplotlib.
+
+    There is one panel for all sites together, and one for each of the first MOST_SITES sites.
+    """
     from fedlog.report.parts.matplotlib_figure import ShownFigure
 
     sites = findings.sites[:MOST_SITES]

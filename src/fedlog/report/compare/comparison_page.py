@@ -133,8 +133,8 @@ def _plot_by_bits(findings: Findings, styles: dict[str, Style], curves: Mapping[
 def _list_points_before_result(curve: Curve, final_accuracy: float) -> tuple[Point, ...]:
     """Return the points of a curve without the final result, which is drawn separately.
 
-    If the last round's accuracy is `final_accuracy`, the last round is the final result and its point is left out. Else
-    its point is returned, because the method trains once more after the last round.
+    If the accuracy after the last round is `final_accuracy`, that round is the final result, and its point is left
+    out. If not, the method trained once more after the last round, and the last round keeps its point.
     """
     points = tuple(
         Point(bits, 100 * share, f"{curve.style.label}, round {at}: {format_percent(share)}, {describe_bits(bits)}")
@@ -210,7 +210,7 @@ def _plot_by_site(findings: Findings, styles: dict[str, Style], name: str) -> Pl
         name=f"{name}-sites",
         title="Gain over training alone at each site (points, validation rows)",
         alt_text=". ".join(said) + "." + more,
-        x=make_named_axis("site", [_shorten_name(site) for site in sites]),
+        x=make_named_axis("site", [_shorten_site_name(site) for site in sites]),
         y=make_linear_axis("points", levels),
         series=tuple(series),
         horizontal_lines=(HorizontalLine(0.0, "training alone", NO_GAIN),),
@@ -219,7 +219,7 @@ def _plot_by_site(findings: Findings, styles: dict[str, Style], name: str) -> Pl
     )
 
 
-def _shorten_name(name: str) -> str:
+def _shorten_site_name(name: str) -> str:
     return name if len(name) <= 10 else name[:9] + "…"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedlog.experiments.tables.bits import BITS, OTHER_METHODS, ROUNDS, SERVER_KEEPS, SHARES, WAYS
+from fedlog.experiments.tables.bits import BITS, OTHER_METHODS, ROUNDS, SERVER_KEEPS, SHARES, WAYS_OF_SENDING
 from fedlog.experiments.tables.catalog import find_experiment
 from fedlog.experiments.tables.finished_cells import Cost, FinishedRuns, RunResult, collect_runs
 from fedlog.experiments.tables.paper import LABELS, TABLE_1, parse_printed_rows
@@ -124,7 +124,7 @@ def format_accuracy_difference(difference: Mean | None) -> str:
 def make_goal_table(finished: Mapping[str, FinishedRuns], table_1: Mapping[str, FinishedRuns]) -> TextTable:
     """Make a table of the bits to reach the accuracy threshold, in our runs and in the paper.
 
-    Its last column says which goals our runs meet, as `judge_goal` returns it.
+    The last column says which of two goals our runs meet: few bits, and little loss of accuracy (`judge_goals`).
     """
     rows = []
     for data in ROUNDS:
@@ -162,7 +162,7 @@ def _make_bits_to_goal_row(
         "the paper": parse_printed_rows(part.printed)[method].cost_text,
         "of f32": _format_share(share),
         "final accuracy against f32": format_accuracy_difference(difference),
-        "aim": judge_goal(share, None if difference is None else difference.interval[0]),
+        "aim": judge_goals(share, None if difference is None else difference.interval[0]),
     }
 
 
@@ -176,7 +176,7 @@ def _mark_missed_threshold(costs: Mapping[int, Cost]) -> str:
     return "" if all(cost.reached for cost in costs.values()) else " *"
 
 
-def judge_goal(share: float | None, lowest: float | None) -> str:
+def judge_goals(share: float | None, lowest: float | None) -> str:
     """Return which of two goals are met: `reached` (both), `bits only`, `accuracy only` or `missed`.
 
     Compared with uncompressed runs, a run should need at most the share GOAL_SHARE of the bits, and lose at most
@@ -203,9 +203,11 @@ def make_bits_and_accuracy_table(
     rows = []
     for method in METHODS:
         uncompressed = find_uncompressed_runs(data, method, finished, table_1)
-        for way in WAYS:
+        for way in WAYS_OF_SENDING:
             runs = finished.runs.get(f"{method}-{way}", [])
-            if way == UNCOMPRESSED and (runs or any(finished.runs.get(f"{method}-{other}") for other in WAYS)):
+            if way == UNCOMPRESSED and (
+                runs or any(finished.runs.get(f"{method}-{other}") for other in WAYS_OF_SENDING)
+            ):
                 rows.append(
                     _make_bits_and_accuracy_row(method, way, list(uncompressed.values()), uncompressed, threshold)
                 )
@@ -286,7 +288,7 @@ def make_codec_table(finished: FinishedRuns) -> TextTable:
             cells.append(
                 ""
                 if last is None
-                else f"{_format_bytes_of_client(last.bits_up)} + {_format_bytes_of_client(last.bits_down)}"
+                else f"{_format_mean_bytes_per_client(last.bits_up)} + {_format_mean_bytes_per_client(last.bits_down)}"
             )
         if any(cells):
             rows.append((name, *cells))
@@ -298,7 +300,7 @@ def _format_share(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.1f} %"
 
 
-def _format_bytes_of_client(bits_of_all_clients: int) -> str:
+def _format_mean_bytes_per_client(bits_of_all_clients: int) -> str:
     return f"{bits_of_all_clients / 8 / CLIENTS:.0f}"
 
 
@@ -341,7 +343,10 @@ def make_loopback_table(path: Path) -> TextTable:
 
 
 def make_entropy_table(path: Path) -> TextTable:
-    """Make a table of the bits sent for an array entry, beside the entropy of its code, by round and direction."""
+    """Make a table of the bits sent for an array entry, by round and direction.
+
+    Beside them is the entropy of the entry's code, which is the rounded number that is sent for the entry.
+    """
     stored = read_json(path, {"rounds": []})
     rows = (
         {

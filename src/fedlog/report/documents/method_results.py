@@ -106,7 +106,7 @@ def write_method_results(results: Path, docs: Path) -> list[Path]:
         picture = docs / "images" / "methods" / f"{page.stem}.svg"
         if shown:
             picture.parent.mkdir(parents=True, exist_ok=True)
-            write_file(picture, _draw_picture([(each, found[each]) for each in shown[:PANELS]], methods))
+            write_file(picture, _draw_method_picture([(each, found[each]) for each in shown[:PANELS]], methods))
             written.append(picture)
         regression = _format_regression_section(results) if REGRESSION_RECORD[0] in methods else None
         block = regression or _format_section([(each, found[each]) for each in shown], methods, page.stem)
@@ -192,7 +192,9 @@ def _insert_section(text: str, block: str) -> str:
     return f"{before.rstrip()}\n\n{START}\n{block}\n{END}{after}"
 
 
-def _draw_picture(panels: Sequence[tuple[ShownExperiment, Mapping[str, MethodResults]]], methods: Sequence[str]) -> str:
+def _draw_method_picture(
+    panels: Sequence[tuple[ShownExperiment, Mapping[str, MethodResults]]], methods: Sequence[str]
+) -> str:
     """Draw accuracy against bits for all methods, and return the SVG; the methods in `methods` are drawn larger."""
     figure = ShownFigure((3.7 * len(panels), 3.2))
     for axes, (experiment, figures) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):

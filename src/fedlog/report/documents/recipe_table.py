@@ -1,6 +1,7 @@
 """Choose the settings of `--recipe tuned`, and write their table in docs/running.md.
 
-Three grids, each on other data, have the same eight rows for a method: eight combinations of settings.
+They are chosen from three grids, one for each of three data sets. In every grid, a method has the same eight rows:
+eight combinations of settings.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ START, END = "<!-- tuned: written by `fedlog docs` -->", "<!-- end of tuned -->"
 
 @dataclass(frozen=True)
 class RecipeChoice:
-    """The grid row chosen for one method, and by how much it is more accurate, in each grid, than the first row.
+    """The grid row chosen for one method, and its gains in accuracy over the first row of the method, by data set.
 
     The first row of a method has the optimiser of the paper's authors.
     """
@@ -32,7 +33,7 @@ class RecipeChoice:
 
     @property
     def settings(self) -> TunedSettings:
-        """The chosen settings for `--recipe tuned`, with the learning rate as a multiple of the data set's rate."""
+        """The chosen settings for `--recipe tuned`; the learning rate is a multiple of that in the data's preset."""
         spec = self.chosen.spec
         options = {name: value for name, value in spec.options.items() if name != "learning_rate"}
         times = spec.options["learning_rate"] / find_preset(spec.data).learning_rate

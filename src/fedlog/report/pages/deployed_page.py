@@ -227,7 +227,7 @@ def _list_notes(facts: DeployedRun) -> list[str]:
 
 
 def _plot_bits_by_round(facts: DeployedRun) -> Plot:
-    """Plot the bits sent from the start to the end of each round, up and down."""
+    """Plot the total bits since the start of the run, up and down, at the end of each round."""
     unit, size = choose_unit(facts.bits)
     last = facts.rounds[-1]
     return _plot_by_round(
@@ -263,7 +263,10 @@ def _plot_seconds_by_round(facts: DeployedRun) -> Plot:
 def _make_series(
     name: str, number: int, values: Sequence[tuple[int, float]], describe: Callable[[float], str], unit: float = 1
 ) -> Series:
-    """Make a line of a plot from (round, value) pairs; `number` chooses its style, and values are divided by `unit`."""
+    """Make a line of a plot from (round, value) pairs; `number` chooses its style, and values are divided by `unit`.
+
+    `describe` formats an undivided value for the text under the mouse pointer.
+    """
     marks = tuple(Point(at, value / unit, f"{name}, round {at}: {describe(value)}") for at, value in values)
     return Series(name.replace(" ", "-"), find_numbered_style(number, name), marks)
 

@@ -31,7 +31,7 @@ HEADERS = {
 
 
 @dataclass(frozen=True)
-class Pages:
+class ServedPages:
     """The pages that the web server offers: one for the watched folder, and one for each run in the folder."""
 
     folder: Path
@@ -40,9 +40,9 @@ class Pages:
     list_files: Callable[[Path], Iterable[Path]]  # the files a page is made from, also those that do not exist yet
 
 
-def make_pages_of_runs(folder: Path) -> Pages:
+def make_pages_of_runs(folder: Path) -> ServedPages:
     """Make the pages to serve for the folder of a run, or for a folder with many runs."""
-    return Pages(folder, find_run_folders, _render_folder, _list_files)
+    return ServedPages(folder, find_run_folders, _render_folder, _list_files)
 
 
 def _render_folder(folder: Path, records_version: str) -> str:
@@ -67,8 +67,8 @@ class PageServer(ThreadingHTTPServer):
 
     daemon_threads = True  # a browser's open connection must not keep the program alive
 
-    def __init__(self, pages: Pages) -> None:
-        super().__init__((ADDRESS, 0), _Handler)
+    def __init__(self, pages: ServedPages) -> None:
+        super().__init__((ADDRESS, 0), _RequestHandler)
         self.pages = pages
         self.token = secrets.token_urlsafe(24)
 
@@ -81,14 +81,17 @@ class PageServer(ThreadingHTTPServer):
         """Print nothing: it is normal that browsers close connections."""
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _RequestHandler(BaseHTTPRequestHandler):
     """The handler of HTTP requests: it answers a browser with a page."""
 
     server: PageServer
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        """Answer with a page, or with the version of its records; 404 if the address is unknown or the token wrong."""
+        """Answer with a page; if its address is followed by `version`, answer with the version of its records.
+
+        The answer is 404 if the address is unknown or the token wrong, and 503 if the records cannot be read now.
+        """
         folder, what = self._find_page()
         if folder is None or what not in ("", "version"):
             self._send(HTTPStatus.NOT_FOUND, "text/plain", "not found\n")

@@ -24,7 +24,7 @@ MOST_CLASSES = 12  # a client with more classes shows only their number
 
 @dataclass(frozen=True)
 class ClientFacts:
-    """One client: its accuracy in the last round and, if known, its accuracy by training alone and its description."""
+    """One client: its accuracy in the last round and, if known, by training alone, and a description of its records."""
 
     name: str
     accuracy: float | None = None
@@ -40,7 +40,10 @@ class ClientFacts:
 
     @property
     def classes(self) -> str:
-        """The client's classes as text, each with its training records; with more than 12, only how many there are."""
+        """The client's classes as text, each with its number of training records.
+
+        With more than MOST_CLASSES classes: how many there are, and the smallest and largest number of records.
+        """
         training = {} if self.description is None else self.description.training
         if len(training) > MOST_CLASSES:
             return f"{len(training)} classes, {min(training.values())} to {max(training.values())} each"
@@ -103,7 +106,7 @@ class RunFacts:
         if not self.rounds:
             return []
         last = self.rounds[-1]
-        names = self._list_names(len(last.records_per_client))
+        names = self._list_client_names(len(last.records_per_client))
         alone = self._read_accuracies_of_training_alone(names)
         errors = {} if self.scores is None else self.scores.test
         found = [
@@ -119,7 +122,7 @@ class RunFacts:
         ]
         return sorted(found, key=lambda each: (each.accuracy is None, each.accuracy or 0.0))
 
-    def _list_names(self, count: int) -> list[str]:
+    def _list_client_names(self, count: int) -> list[str]:
         """List the recorded names of the clients, or `client-0`, `client-1`, ... if fewer than `count` are recorded."""
         known = (self.summary.clients if self.summary is not None else []) or list(self.descriptions)
         return list(known) if len(known) == count else [f"client-{at}" for at in range(count)]

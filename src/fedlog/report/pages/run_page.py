@@ -143,7 +143,7 @@ def _list_notes(facts: RunFacts) -> list[str]:
 
 
 def _list_other_settings(facts: RunFacts, differences: Sequence[SettingDifference]) -> list[tuple[str, str]]:
-    """List (name, value) of each setting that has a value and is not in `differences`."""
+    """List (name, value) of each setting that has a value and is not in `differences`, the changed settings."""
     changed = {each.name for each in differences}
     values = convert_spec_to_json(facts.spec)
     values |= values.pop("options")

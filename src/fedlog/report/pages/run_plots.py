@@ -255,7 +255,7 @@ def make_class_means_plot(facts: RunFacts) -> Plot | None:
 
 
 def _make_equal_axes(places: Sequence[tuple[float, float]], height: float) -> tuple[Axis, Axis]:
-    """Make two axes that cover these points and the origin, with the same scale in both directions."""
+    """Make an x and a y axis that cover these points and the origin, with the same scale in a plot of this height."""
     sides = (WIDTH - LEFT - RIGHT, height - TOP - BOTTOM)
     ends = [(min(0.0, *values), max(0.0, *values)) for values in zip(*places, strict=True)]
     per_pixel = 1.12 * max((high - low) / side for (low, high), side in zip(ends, sides, strict=True)) or 1.0

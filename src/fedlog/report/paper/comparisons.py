@@ -79,9 +79,11 @@ def format_holm_test(test: SignificanceTest | None) -> str:
     return "too few seeds" if test.p_holm is None else format_p_value(test.p_holm)
 
 
-def format_shift(shift: PairedEstimate | None) -> str:
+def format_paired_difference(difference: PairedEstimate | None) -> str:
     """Format a difference with its interval, as `-0.31 [-0.52, -0.11]`; blank with too few pairs for an interval."""
-    return "" if shift is None or shift.low is None else format_with_interval(shift.estimate, shift.low, shift.high)
+    if difference is None or difference.low is None:
+        return ""
+    return format_with_interval(difference.estimate, difference.low, difference.high)
 
 
 def format_gain(gain: Mean | None, digits: int = 2) -> str:
@@ -99,12 +101,12 @@ def judge_gain(gain: Mean | None) -> str:
     return "above" if low > 0 else "below"
 
 
-def format_ratio(shift: PairedEstimate | None) -> str:
+def format_paired_ratio(ratio: PairedEstimate | None) -> str:
     """Format a ratio with its interval, as `1.71 [1.29, 2.30]`; as `1.71` with too few pairs for an interval."""
-    return "" if shift is None else describe_ratio(shift.estimate, shift.low, shift.high)
+    return "" if ratio is None else format_ratio_with_interval(ratio.estimate, ratio.low, ratio.high)
 
 
-def describe_ratio(ratio: float, low: float | None, high: float | None) -> str:
+def format_ratio_with_interval(ratio: float, low: float | None, high: float | None) -> str:
     """Format a ratio with the ends of its interval to about three digits, as `1.71 [1.29, 2.30]` or `1.71`."""
     written, *ends = (_format_three_digits(each) for each in (ratio, low, high) if each is not None)
     return f"{written} [{', '.join(ends)}]" if ends else written

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from fedlog.experiments.tables.cells import Experiment, PrintedCosts, TableRow
+from fedlog.experiments.tables.cells import Experiment, PrintedCostDirections, TableRow
 from fedlog.experiments.tables.finished_cells import Cost, FinishedRuns, choose_threshold
-from fedlog.experiments.tables.paper import COMPETITIVE, PAPER_NAMES
+from fedlog.experiments.tables.paper import COMPETITIVE_METHODS, PAPER_NAMES
 from fedlog.experiments.tables.significance import (
     BySeed,
     Estimate,
@@ -39,12 +39,15 @@ def make_cost_table(finished: FinishedRuns, threshold: float) -> TextTable:
 
 
 def _compute_costs(finished: FinishedRuns, row: TableRow, threshold: float) -> dict[int, Cost]:
-    """Return the costs of the row's runs until they reach the threshold, in per cent, by seed."""
+    """Return, by seed, what the row's runs cost until they reach the threshold (an accuracy in per cent)."""
     return {run.seed: run.compute_cost_to_reach(threshold / 100) for run in finished.runs[row.name]}
 
 
 def make_cost_overview(finished: Sequence[FinishedRuns]) -> TextTable:
-    """Make a table of our bits to the threshold as multiples of those that the paper prints, by method and table."""
+    """Make a table of our bits to the threshold, divided by the bits that the paper prints.
+
+    It has a row for each method, and a column for each table of the paper.
+    """
     rows: dict[str, dict[str, str]] = {}
     for each in finished:
         experiment, threshold = each.experiment, each.experiment.threshold
@@ -53,19 +56,21 @@ def make_cost_overview(finished: Sequence[FinishedRuns]) -> TextTable:
         for row in experiment.rows:
             if row.printed is not None:
                 costs = list(_compute_costs(each, row, threshold).values())
-                ratio = _estimate_ratio_to_print(row, costs, experiment)
-                shown = "" if ratio is None else comparisons.describe_ratio(ratio.value, ratio.low, ratio.high)
+                ratio = _estimate_ratio_to_paper(row, costs, experiment)
+                shown = (
+                    "" if ratio is None else comparisons.format_ratio_with_interval(ratio.value, ratio.low, ratio.high)
+                )
                 rows.setdefault(row.label, {"method": row.label})[experiment.short_title] = (
                     f"{shown} ({len(costs)})" if shown else NOT_RUN
                 )
     return TextTable.from_rows(rows.values(), "Bits to the threshold, times the paper's [95 %] (seeds)")
 
 
-def _estimate_ratio_to_print(row: TableRow, costs: Sequence[Cost], experiment: Experiment) -> Estimate | None:
+def _estimate_ratio_to_paper(row: TableRow, costs: Sequence[Cost], experiment: Experiment) -> Estimate | None:
     """Estimate our mean bits divided by the paper's, with Welch's interval; None if one of the two is missing."""
     if row.printed is None or row.printed.cost is None or not costs:
         return None
-    one_way = experiment.printed_costs is PrintedCosts.ONE_WAY
+    one_way = experiment.printed_costs is PrintedCostDirections.ONE_WAY
     ours = Mean.from_values([cost.bits_up if one_way else cost.bits_both_ways for cost in costs])
     printed = row.printed.cost
     found = estimate_difference_from_printed_mean(ours, printed, row.printed.cost_error)
@@ -90,13 +95,13 @@ def _make_cost_row(
         "method": row.label,
         "reached": f"{sum(cost.reached for cost in values)} of {len(values)}",
         "round": format_mean_of_values((cost.round for cost in values), 1),
-        "up": _format_mean_bits(cost.bits_up for cost in counted),
-        "down": _format_mean_bits(cost.bits_down for cost in counted),
-        "both directions": _format_mean_bits(own.values()) + comparisons.format_arrow(test),
+        "up": _format_mean_bits_with_error(cost.bits_up for cost in counted),
+        "down": _format_mean_bits_with_error(cost.bits_down for cost in counted),
+        "both directions": _format_mean_bits_with_error(own.values()) + comparisons.format_arrow(test),
         "paper": printed,
         f"times {comparisons.find_reference_label(experiment)}'s": ""
         if test is None
-        else comparisons.format_ratio(estimate_paired_ratio(own, reference)),
+        else comparisons.format_paired_ratio(estimate_paired_ratio(own, reference)),
         "p": comparisons.format_test(test),
         "p, Holm": comparisons.format_holm_test(test),
         "% of FedAvg's": _format_percent_of(own, bits_both_ways.get("fedavg", {})),
@@ -104,7 +109,7 @@ def _make_cost_row(
     }
 
 
-def _format_mean_bits(bits: Iterable[float]) -> str:
+def _format_mean_bits_with_error(bits: Iterable[float]) -> str:
     """Format the mean number of bits with its standard error; blank if there are no values."""
     known = list(bits)
     return format_bits(Mean.from_values(known)) if known else ""
@@ -131,7 +136,7 @@ def _format_cost_of_paper(row: TableRow, experiment: Experiment) -> tuple[str, s
 def _list_notes(finished: FinishedRuns, methods_run: Mapping[str, object]) -> list[str]:
     """List notes for the table: the threshold by the paper's rule, the remarks of the experiment, and missing costs."""
     experiment, notes = finished.experiment, []
-    names = [name for name in COMPETITIVE if any(row.name == name for row in experiment.rows)]
+    names = [name for name in COMPETITIVE_METHODS if any(row.name == name for row in experiment.rows)]
     threshold = choose_threshold(run.summary.best_accuracy for name in names for run in finished.runs[name])
     if threshold is not None:
         missing = [name for name in names if not finished.runs[name]]

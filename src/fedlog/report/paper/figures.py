@@ -92,7 +92,8 @@ def _read_points_of_clients(finished: FinishedRuns, row: TableRow) -> list[dict[
 def _draw_panel(axes: Axes, title: str, clients: Sequence[dict[str, Any]], key: str, needed: str) -> bool:
     """Draw the clients' points and return True; without clients, write a note into the panel and return False.
 
-    `key` is the key of the points in a client's dictionary. The note says that the runs `needed` are missing.
+    `key` is the key of the points in a client's dictionary. `needed` names the methods whose runs the panel
+    shows; the note says that they were not run.
     """
     axes.set_title(title, fontsize="medium")
     if not clients:

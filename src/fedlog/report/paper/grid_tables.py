@@ -128,8 +128,8 @@ def _make_iteration_row(iterations: int, first: Sweeps, second: Sweeps) -> tuple
     return (str(iterations), *cells, *differences)
 
 
-def make_table_of_synthetic_settings(finished: FinishedRuns) -> TextTable:
-    """Make a table of each row's training accuracy after the largest number of local iterations."""
+def make_synthetic_grid_table(finished: FinishedRuns) -> TextTable:
+    """Make a table of the grid for the synthetic experiment: each row's training accuracy after the last iteration."""
     rows = tuple(
         (
             row.label,

@@ -55,7 +55,10 @@ def make_accuracy_table(finished: FinishedRuns) -> TextTable:
 
 
 def make_chosen_rounds_table(finished: FinishedRuns) -> TextTable:
-    """Make a table of accuracies in the final round, in the best round, and in the round that each client chooses."""
+    """Make a table of accuracies in the final round, in the best round, and in a round that each client chooses.
+
+    A client chooses the round with its highest accuracy on its validation records.
+    """
     rows = []
     for row in finished.experiment.rows:
         runs = [run for run in finished.runs[row.name] if run.summary.accuracy_at_chosen_rounds is not None]
@@ -137,7 +140,7 @@ def make_comparison_table(finished: FinishedRuns) -> TextTable:
                 {
                     "method": row.label + comparisons.format_arrow(test),
                     f"minus {against}, points": minus_reference,
-                    "Hodges-Lehmann [95 %]": "" if test is None else comparisons.format_shift(test.shift),
+                    "Hodges-Lehmann [95 %]": "" if test is None else comparisons.format_paired_difference(test.shift),
                     "p": comparisons.format_test(test),
                     "p, Holm": comparisons.format_holm_test(test),
                     "minus training alone, points": minus_alone,
@@ -184,8 +187,13 @@ def _make_gain_row(row: TableRow, finished: FinishedRuns, untuned: FinishedRuns)
 
 
 def describe_agreement(finished: list[FinishedRuns]) -> str:
-    """Say in a sentence how many accuracies the paper prints, and how many of ours agree, are above, and so on."""
-    printed = [(each, row) for each in _select_printed(finished) for row in each.experiment.rows if row.printed]
+    """Say how many accuracies the paper prints, how many of them we ran, and how many of ours agree with the paper."""
+    printed = [
+        (each, row)
+        for each in _select_experiments_with_printed_accuracies(finished)
+        for row in each.experiment.rows
+        if row.printed
+    ]
     found = [estimate_difference_from_paper(row, each) for each, row in printed]
     ran = [judge_agreement(difference) for difference in found if difference is not None]
     counts = ", ".join(f"{ran.count(verdict)} {words}" for verdict, words in VERDICTS_IN_WORDS.items())
@@ -196,7 +204,7 @@ def describe_agreement(finished: list[FinishedRuns]) -> str:
     )
 
 
-def _select_printed(finished: list[FinishedRuns]) -> list[FinishedRuns]:
+def _select_experiments_with_printed_accuracies(finished: list[FinishedRuns]) -> list[FinishedRuns]:
     """Return the experiments of the paper for which it prints accuracies."""
     return [
         each
@@ -207,7 +215,7 @@ def _select_printed(finished: list[FinishedRuns]) -> list[FinishedRuns]:
 
 def make_overview_table(finished: list[FinishedRuns]) -> TextTable:
     """Make a table of every row that the paper prints: its accuracy and ours, our seeds, and whether they agree."""
-    printed = _select_printed(finished)
+    printed = _select_experiments_with_printed_accuracies(finished)
     names = list(dict.fromkeys(row.name for each in printed for row in each.experiment.rows if row.printed))
     labels = {row.name: row.label for each in printed for row in each.experiment.rows}
     columns = ("method", *(each.experiment.short_title for each in printed))

@@ -43,7 +43,7 @@ FORMULA_COLOURS = {
 
 
 def make_privacy_tables(finished: FinishedRuns) -> list[TextTable]:
-    """Make three tables: levels of noise with their epsilons, runs that check these, and runs with a guarantee."""
+    """Make three tables: levels of noise with their epsilons, runs that check the epsilons, and guarantees."""
     return [make_noise_level_table(finished), make_verification_table(finished), make_guarantee_table(finished)]
 
 
@@ -85,8 +85,8 @@ def count_releases(finished: FinishedRuns) -> int:
 def make_verification_table(finished: FinishedRuns) -> TextTable:
     """Make a table that checks the formulas by runs.
 
-    Each of these runs was given the epsilon that a formula computes for the noise of VERIFIED_LEVEL. Its accuracy is
-    beside that of the run which has this noise in the table of noise levels: the two should be about the same.
+    Each of these runs was given the epsilon that a formula computes for VERIFIED_LEVEL. The table shows its accuracy
+    beside the accuracy of the run that was given this level of noise: the two should be about the same.
     """
     expected = finished.find_final_accuracies(make_name_of_row_with_noise(VERIFIED_CLIP, VERIFIED_LEVEL))
     rows = []

@@ -23,7 +23,7 @@ from fedlog.files.durable import write_file
 from fedlog.report.paper import figures
 from fedlog.report.paper.comparisons import HOW_TO_READ
 from fedlog.report.paper.cost_table import make_cost_overview
-from fedlog.report.paper.grid_tables import make_grid_table, make_synthetic_table, make_table_of_synthetic_settings
+from fedlog.report.paper.grid_tables import make_grid_table, make_synthetic_grid_table, make_synthetic_table
 from fedlog.report.paper.method_tables import (
     describe_agreement,
     make_method_tables,
@@ -112,7 +112,7 @@ def _make_experiment_page(finished: FinishedRuns) -> ExperimentPage:
     elif kind is ExperimentKind.SYNTHETIC and len(finished.experiment.rows) == 2:
         tables, figure = [make_synthetic_table(finished)], figures.draw_synthetic_panels(finished)
     elif kind is ExperimentKind.SYNTHETIC:
-        tables = [make_table_of_synthetic_settings(finished)]
+        tables = [make_synthetic_grid_table(finished)]
     elif kind is ExperimentKind.CONDITIONS:
         tables, figure = make_conditions_tables(finished), draw_conditions_figure(finished)
     elif kind is ExperimentKind.PRIVACY:

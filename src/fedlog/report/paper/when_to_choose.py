@@ -136,7 +136,7 @@ def _format_accuracy_within_budget(runs: Sequence[RunResult], budget: float) -> 
 
 
 def draw_conditions_figure(finished: FinishedRuns) -> str:
-    """Draw a figure as SVG, with one panel for each condition: accuracy by round, on a logarithmic axis."""
+    """Draw a figure as SVG, with one panel for each condition: accuracy by round, with a logarithmic axis of rounds."""
     drawn = [condition for condition in CONDITIONS if finished.runs[condition.make_row_name(ALONE)]]
     down, across = -(-len(drawn) // PANELS), min(PANELS, len(drawn))
     figure = ShownFigure((max(7.0, 3.25 * across), 3.4 * down))

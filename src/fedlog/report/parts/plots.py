@@ -164,15 +164,15 @@ def place_horizontal_lines(plot: Plot) -> list[PlacedHorizontalLine]:
     found: list[PlacedHorizontalLine] = []
     for line in plot.horizontal_lines:
         earlier = zip(plot.horizontal_lines, found, strict=False)
-        names = [place for other, placed in earlier for place in _sample_name(other, placed)]
+        names = [place for other, placed in earlier for place in _sample_name_area(other, placed)]
         found.append(_place_name(plot, line, names))
     return found
 
 
-def _sample_name(line: HorizontalLine, placed: PlacedHorizontalLine) -> list[tuple[float, float]]:
-    """Return positions all over the name of a line.
+def _sample_name_area(line: HorizontalLine, placed: PlacedHorizontalLine) -> list[tuple[float, float]]:
+    """Return positions all over the name of a line; `_place_name` keeps later names away from them.
 
-    They are so many that a later name is placed over a curve rather than over this name.
+    They are closer together than positions on curves. So a name that has to cover something covers a curve.
     """
     wide = LETTER_WIDTH * len(line.label)
     start = placed.name_x - wide if placed.anchor == "end" else placed.name_x
@@ -258,7 +258,7 @@ class BarChart:
     note: str = ""
 
     @property
-    def drawn(self) -> list[tuple[Bar, list[tuple[BarPart, float, float]]]]:
+    def placed_bars(self) -> list[tuple[Bar, list[tuple[BarPart, float, float]]]]:
         """Each bar with its parts as (part, start, width), in shares of the longest bar."""
         longest = max((sum(part.amount for part in bar.parts) for bar in self.bars), default=0) or 1.0
         found = []

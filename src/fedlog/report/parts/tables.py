@@ -138,8 +138,8 @@ def replace_marked_text(page: Path, start: str, end: str, content: str) -> list[
     _, ended, after = rest.partition(end)
     if not (begun and ended):
         raise InputError(
-            f"{page} does not have the marks {start} and {end}",
-            hint="add the two marks to the page, each on its own line",
+            f"{page} does not have the marks {start} and, after it, {end}",
+            hint="add what is missing to the page, each mark on its own line",
         )
     write_file(page, f"{before}{start}\n{content}{end}{after}")
     return [page]

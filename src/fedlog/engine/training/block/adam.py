@@ -73,7 +73,7 @@ class FlatAdam:
         """Views of a client's first and second moments, flattened, and of its number of steps."""
         return self._first[client], self._second[client], self._steps[client]
 
-    def values(self) -> Params:
+    def get_parameters(self) -> Params:
         """Views of the stacked parameters, by name."""
         return self._split_into_parameters(self._rows)
 
@@ -123,7 +123,9 @@ class FlatAdam:
         return views
 
 
-class _Adam(ctypes.Structure):
+class _AdamSettings(ctypes.Structure):
+    """The C struct of sizes and constants that the compiled Adam step takes."""
+
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("clients", "size", "parts")),
         *((name, ctypes.c_double) for name in ("decay", "beta1", "beta2", "epsilon")),
@@ -153,7 +155,9 @@ def step_compiled(
     """
     clients, size = rows.shape
     rate, beta1, beta2 = arguments["lr"], arguments["beta1"], arguments["beta2"]
-    settings = _Adam(clients, size, len(sizes), 1 - rate * arguments["weight_decay"], beta1, beta2, arguments["eps"])
+    settings = _AdamSettings(
+        clients, size, len(sizes), 1 - rate * arguments["weight_decay"], beta1, beta2, arguments["eps"]
+    )
     own = [None if gradient is None else gradient.contiguous() for gradient in gradients]
     corrections = [
         number for age in steps.tolist() for number in _compute_bias_corrections(rate, beta1, beta2, int(age))

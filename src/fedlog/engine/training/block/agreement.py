@@ -1,6 +1,7 @@
 """Compare stacked clients with each client's own module on made-up records: features, and gradients of parameters.
 
-Neither tracing nor `vmap` sees everything: side effects, `torch.no_grad`, hooks, a backward pass of the body's own.
+It finds what neither tracing nor `vmap` sees: side effects, `torch.no_grad`, hooks, and backward passes that the body
+defines itself.
 """
 
 from __future__ import annotations
@@ -30,12 +31,13 @@ def have_same_gradients(
 ) -> bool:
     """Whether stacked clients have the gradients of the parameters `trained` that each client has alone.
 
-    They are compared in float64, where rounding cannot be taken for an error; in float32 if the body takes no float64.
+    Gradients are compared in float64, so that rounding is not taken for a difference; in float32 if the body takes no
+    float64.
     """
     if not trained:
         return True
     for dtype, tolerance in TOLERANCES.items():
-        each, inputs = [_convert(own, dtype) for own in clients], records.to(dtype)
+        each, inputs = [_convert_floats(own, dtype) for own in clients], records.to(dtype)
         try:
             own_gradients = [_compute_gradients(alone, own, trained, inputs) for own in each]
         except (RuntimeError, ValueError):
@@ -67,7 +69,7 @@ def _are_close(found: Tensor, expected: Tensor, tolerance: float) -> bool:
     return torch.allclose(found, expected, rtol=tolerance, atol=tolerance * scale + 1e-12, equal_nan=True)
 
 
-def _convert(values: Values, dtype: torch.dtype) -> dict[str, Tensor]:
+def _convert_floats(values: Values, dtype: torch.dtype) -> dict[str, Tensor]:
     return {name: value.to(dtype) if value.is_floating_point() else value for name, value in values.items()}
 
 

@@ -69,7 +69,7 @@ class Link(Protocol):
         """The full names of the parameters that the layer may have."""
 
     def forward(self, program: Program, node: Node) -> None:
-        """Add the steps that compute the output and store what `backward` reads; list these buffers in `node.kept`."""
+        """Add the steps that compute the output; list in `node.kept` what they store for `backward` besides it."""
 
     def backward(
         self,
@@ -81,16 +81,17 @@ class Link(Protocol):
     ) -> list[Buffer | None]:
         """Add the steps that compute the gradients to the program, given the `gradient` of the output.
 
-        Return the gradients of the inputs, None for those that `needs` does not ask for. Gradients of parameters are
-        written to `param_gradients`, where None stands for one that is not needed.
+        Return the gradient of each input; where `needs` is False, it may be None. Gradients of parameters are written
+        to the buffers in `param_gradients`; None there stands for a gradient that is not needed.
         """
 
 
 class Program:
     """A list of compiled steps that are run for one client after another, and the memory that they need.
 
-    With `keeps`, values that a backward pass reads are kept. They lie on the tape (a tensor that the backward pass,
-    another program, gets) or, without `has_tape`, in the workspace, for a backward pass in the same program.
+    With `keeps`, values that a backward pass reads are kept. If the backward pass is another program, they are kept on
+    the tape, a tensor that is given to that program. If it is part of this program (`has_tape` is False), they are kept
+    in the workspace.
     """
 
     def __init__(self, dtype: torch.dtype, keeps: bool, has_tape: bool = True) -> None:
@@ -214,7 +215,7 @@ class ChainStage:
         names = self.list_names_in(params)
         tensors = [*values, *(get_parameter("", name, params, clients) for name in names)]
         if torch.is_grad_enabled():
-            found: tuple[Tensor, ...] = _Chain.apply(self, names, *tensors)  # type: ignore[no-untyped-call]
+            found: tuple[Tensor, ...] = _ChainFunction.apply(self, names, *tensors)  # type: ignore[no-untyped-call]
         else:
             needs = (False,) * len(tensors)
             found = self.compute(
@@ -255,7 +256,7 @@ class ChainStage:
         return value.shape[1] if len(self.shapes[self.reads[0]]) == 1 else value.shape[-1]
 
 
-class _Chain(Function):
+class _ChainFunction(Function):
     @staticmethod
     def forward(ctx: Any, stage: ChainStage, names: tuple[str, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.needs = ctx.needs_input_grad[2:]
@@ -371,7 +372,7 @@ def write_forward(
 ) -> list[Node]:
     """Add a chain's forward steps to a program, and return the nodes of its layers.
 
-    `values` says where the value of each slot lies. Slots that are missing there get memory and an entry.
+    `values` says where the value of each slot lies. For other slots, memory is reserved and entered there.
     """
     sizes, nodes = stage.compute_slot_sizes(batch), []
     for link, call in zip(stage.links, stage.calls, strict=True):

@@ -50,14 +50,18 @@ class ShuffledRecords:
     masks: dict[str, Tensor]  # by dropout layer: multipliers (clients, records, *shape)
 
 
-class _Rule(ctypes.Structure):
+class _AdamConstants(ctypes.Structure):
+    """The C struct that `adam_update` takes: the number of parameters, and Adam's constants."""
+
     _fields_ = [
         ("count", ctypes.c_int64),
         *((name, ctypes.c_double) for name in ("beta1", "beta2", "epsilon")),
     ]
 
 
-class _Entry(ctypes.Structure):
+class _ClockEntry(ctypes.Structure):
+    """The C struct that `read_clock` takes: to which entry it adds the seconds since its last call."""
+
     _fields_ = [("entry", ctypes.c_int64)]
 
 
@@ -89,19 +93,19 @@ class ChainTraining:
         self,
         adam: FlatAdam,
         frozen: Params,
-        records: Sequence[int],
+        record_counts: Sequence[int],
         size: int,
         drawn: ShuffledRecords,
         feed: PixelFeed | ArrangedFeed,
     ) -> None:
-        """Train each client for one epoch on its records (`records` says how many it has) in batches of `size`.
+        """Train each client for one epoch in batches of `size`.
 
-        `frozen` are the parameters that are not trained.
+        `record_counts` has each client's number of records, and `frozen` the parameters that are not trained.
         """
         names = self.names
         own = {name: value for name, value in frozen.items() if name in names}
-        _check_labels(drawn.labels, len((own if HEAD in own else adam.values())[HEAD][0]))
-        for client, number in enumerate(records):
+        _check_labels(drawn.labels, len((own if HEAD in own else adam.get_parameters())[HEAD][0]))
+        for client, number in enumerate(record_counts):
             still = {name: value[client : client + 1] for name, value in own.items()}
             for start, batches, length in _split_into_calls(number, size, self._count_batches_per_call(size)):
                 part = (client, slice(start, start + batches * length))
@@ -169,11 +173,11 @@ def _write_program(stage: ChainStage, key: _ProgramKey) -> Program:
     waiting = set(own)
 
     def read_clock(part: int) -> None:
-        program.add_call("read_clock", _Entry(part), seconds)
+        program.add_call("read_clock", _ClockEntry(part), seconds)
 
     def add_adam_step(name: str, gradient: Buffer | None) -> None:
         read_clock(1 + PARTS.index("backward"))
-        rule = _Rule(own[name].size, *key.rule)
+        rule = _AdamConstants(own[name].size, *key.rule)
         program.add_call("adam_update", rule, gradient, corrections, own[name], first[name], second[name])
         read_clock(1 + PARTS.index("optimiser"))
         waiting.discard(name)

@@ -47,10 +47,10 @@ def compile_stacked_body(body: Body) -> StackedBody | None:
 
 
 def compile_module(module: nn.Module, input_shape: Sequence[int], fixed: Collection[str] = ()) -> BlockNetwork | None:
-    """The stacked network that computes the same as `module`; None if it cannot be traced or would not be faster.
+    """The stacked network that computes the same as `module`; None if there is none, or if it would not be faster.
 
-    Callers must make sure that records do not affect each other in the module. Gradients of the parameters
-    `fixed`, which are never trained, are not compared.
+    Its features and gradients are compared with the module's, except for gradients of the parameters `fixed`, which are
+    never trained. Callers must make sure that records do not affect each other in the module.
     """
     if len(list(module.parameters())) < len(list(module.named_parameters(remove_duplicate=False))):
         return None  # layers share parameters, which blocks do not support

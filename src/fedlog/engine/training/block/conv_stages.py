@@ -103,7 +103,7 @@ def _absorb_followers(
 
 
 def has_adjacent_windows(layer: nn.MaxPool1d | nn.MaxPool2d, flat: bool, mapped: Shape) -> bool:
-    """Whether pooling windows lie side by side without overlap, gaps or padding, and fit into the map."""
+    """Whether pooling windows have no overlap, gaps or padding, and fit into a map of shape `mapped`."""
     size, stride, padding, dilation = (
         _make_pair(value) for value in (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
     )

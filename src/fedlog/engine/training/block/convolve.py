@@ -36,7 +36,9 @@ _FIELDS = (
 )
 
 
-class _Sizes(ctypes.Structure):
+class _ConvSizes(ctypes.Structure):
+    """The C struct of sizes that a compiled convolution takes."""
+
     _fields_ = [(name, ctypes.c_int64) for name in _FIELDS]
 
 
@@ -169,7 +171,7 @@ def _call_compiled(direction: str, shape: ConvShape, inputs: Tensor, tensors: tu
 
 
 @lru_cache(maxsize=256)
-def make_conv_sizes_and_scratch_size(shape: ConvShape, clients: int, batch: int) -> tuple[_Sizes, int]:
+def make_conv_sizes_and_scratch_size(shape: ConvShape, clients: int, batch: int) -> tuple[_ConvSizes, int]:
     """The sizes that a compiled function takes, and how many numbers of scratch space it needs."""
-    sizes = _Sizes(clients * shape.groups, batch, *(int(getattr(shape, name)) for name in _FIELDS[2:]))
+    sizes = _ConvSizes(clients * shape.groups, batch, *(int(getattr(shape, name)) for name in _FIELDS[2:]))
     return sizes, library.LIBRARY.convolve_scratch(ctypes.byref(sizes))

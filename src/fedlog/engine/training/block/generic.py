@@ -48,7 +48,10 @@ class VmapNetwork:
 
 
 def call_stacked(function: Callable[..., Any], *stacked: Any) -> Any:
-    """Call a function for all clients by `vmap`; without its warning of slow operations, which a speed trial times."""
+    """Call a function for all clients by `vmap`.
+
+    The warning of `vmap` that an operation is slow is not shown, because a speed trial measures whether `vmap` is slow.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "There is a performance drop", UserWarning)
         return torch.func.vmap(function)(*stacked)

@@ -41,7 +41,7 @@ NUMBER = {torch.float32: "float", torch.float64: "double"}
 def run_compiled(function: str, dtype: torch.dtype, sizes: ctypes.Structure, *tensors: Tensor | None) -> bool:
     """Call the compiled function for this type of numbers, with contiguous tensors; None becomes a null pointer.
 
-    `gather_pixels` checks its arguments and returns False if they are wrong; of other functions, ignore the result.
+    The result has a meaning only for `gather_pixels`: False if its arguments are wrong.
     """
     addresses = [ctypes.c_void_p(None if tensor is None else tensor.data_ptr()) for tensor in tensors]
     return bool(getattr(LIBRARY, f"{function}_{NUMBER[dtype]}")(ctypes.byref(sizes), *addresses))

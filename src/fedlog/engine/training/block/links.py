@@ -101,7 +101,7 @@ def _reserve_if_needed(program: Program, needed: bool, like: Buffer) -> Buffer |
 
 
 @dataclass(frozen=True)
-class _WithParameters:
+class _LinkWithParameters:
     """A layer that may have a weight and a bias."""
 
     stage: ConvStage | MapNormStage | UnitNormStage | LinearStage
@@ -112,14 +112,14 @@ class _WithParameters:
         return name_weight_and_bias(self.stage.name)
 
 
-class _WithoutParameters:
+class _LinkWithoutParameters:
     """A layer that has no parameters."""
 
     names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class ConvLink(_WithParameters):
+class ConvLink(_LinkWithParameters):
     """A convolution, then pooling and ReLU as in `stage.shape`."""
 
     stage: ConvStage
@@ -154,7 +154,7 @@ class ConvLink(_WithParameters):
 
 
 @dataclass(frozen=True)
-class NormLink(_WithParameters):
+class NormLink(_LinkWithParameters):
     """A normalisation of maps, then pooling and ReLU as in `stage.shape`."""
 
     stage: MapNormStage
@@ -182,7 +182,7 @@ class NormLink(_WithParameters):
 
 
 @dataclass(frozen=True)
-class PoolLink(_WithoutParameters):
+class PoolLink(_LinkWithoutParameters):
     """Pooling: the maximum or the mean over windows."""
 
     stage: PoolStage
@@ -209,7 +209,7 @@ class PoolLink(_WithoutParameters):
 
 
 @dataclass(frozen=True)
-class UnitNormLink(_WithParameters):
+class UnitNormLink(_LinkWithParameters):
     """A normalisation of vectors, such as LayerNorm after a linear layer."""
 
     stage: UnitNormStage
@@ -237,7 +237,7 @@ class UnitNormLink(_WithParameters):
 
 
 @dataclass(frozen=True)
-class LinearLink(_WithParameters):
+class LinearLink(_LinkWithParameters):
     """A linear layer, then ReLU if `stage.rectify`."""
 
     stage: LinearStage
@@ -269,7 +269,7 @@ class LinearLink(_WithParameters):
 
 
 @dataclass(frozen=True)
-class MeanLink(_WithoutParameters):
+class MeanLink(_LinkWithoutParameters):
     """The mean of every channel over all its pixels, as vectors or as maps of one pixel."""
 
     stage: SpatialMeanStage
@@ -299,7 +299,7 @@ class MeanLink(_WithoutParameters):
 
 
 @dataclass(frozen=True)
-class FlattenLink(_WithoutParameters):
+class FlattenLink(_LinkWithoutParameters):
     """Flattening, which transposes each client's maps (units, batch) to vectors (batch, units)."""
 
     def forward(self, program: Program, node: Node) -> None:
@@ -317,7 +317,7 @@ class FlattenLink(_WithoutParameters):
 
 
 @dataclass(frozen=True)
-class AddLink(_WithoutParameters):
+class AddLink(_LinkWithoutParameters):
     """The sum of two values, then ReLU if `stage.rectify`."""
 
     stage: AddStage
@@ -341,7 +341,7 @@ class AddLink(_WithoutParameters):
 
 
 @dataclass(frozen=True)
-class ActivationLink(_WithoutParameters):
+class ActivationLink(_LinkWithoutParameters):
     """An activation (ReLU or GELU) of every number."""
 
     kind: int

@@ -29,7 +29,9 @@ class PoolingSizes(ctypes.Structure):
     ]
 
 
-class _Norm(ctypes.Structure):
+class _NormSizes(ctypes.Structure):
+    """The C struct of sizes that the compiled normalisation takes."""
+
     _fields_ = [
         *((name, ctypes.c_int64) for name in ("clients", "groups", "channels", "rows", "columns", "batch")),
         *((name, ctypes.c_int64) for name in ("rectify", "pool_rows", "pool_columns")),
@@ -176,9 +178,9 @@ def _call_norm(direction: str, shape: NormShape, inputs: Tensor, tensors: tuple[
 
 
 @lru_cache(maxsize=256)
-def make_norm_sizes_and_scratch_size(shape: NormShape, clients: int, batch: int) -> tuple[_Norm, int]:
+def make_norm_sizes_and_scratch_size(shape: NormShape, clients: int, batch: int) -> tuple[_NormSizes, int]:
     """The sizes that a compiled function takes, and how many numbers of scratch space it needs."""
     map_sizes = (shape.groups, shape.channels, shape.rows, shape.columns, batch)
     behind = (int(shape.rectify), shape.pool_rows, shape.pool_columns)
-    sizes = _Norm(clients, *map_sizes, *behind, shape.epsilon)
+    sizes = _NormSizes(clients, *map_sizes, *behind, shape.epsilon)
     return sizes, library.LIBRARY.norm_scratch(ctypes.byref(sizes))

@@ -82,7 +82,7 @@ class StageCall:
 def find_repeated_layers(steps: Iterable[StageCall]) -> frozenset[str]:
     """The names of the layers that several steps compute: modules that the body calls more than once.
 
-    Only autograd adds up the gradients of their calls.
+    Such layers need autograd, because only autograd adds up the gradients of all calls of a layer.
     """
     names = [name for step in steps if (name := getattr(step.stage, "name", None)) is not None]
     return frozenset(name for name in names if names.count(name) > 1)
@@ -207,7 +207,10 @@ class ArrangedFeed:
 def choose_feed(
     network: Stacked, records: Records, transform: Transform, positions: Sequence[Tensor], settings: Settings
 ) -> PixelFeed | ArrangedFeed:
-    """Choose the fastest way to gather batches from a pool; `positions` are those of each client's records in it."""
+    """Choose the fastest way to gather batches from a pool of records.
+
+    Each tensor in `positions` has the positions, in the pool, of records that a client uses.
+    """
     layout = network.training if isinstance(network, StackedBody) else network  # the same in evaluation
     pixels = make_pixel_pool(records.inputs, transform, settings.dtype) if settings.device == "cpu" else None
     if pixels is not None:

@@ -48,7 +48,7 @@ PlainStage = ConvStage | LinearStage | FlattenStage
 
 
 @dataclass(frozen=True, eq=False)
-class _Conv:
+class _ConvPass:
     """What the backward pass of a convolution needs from the forward pass of a batch."""
 
     stage: ConvStage
@@ -56,7 +56,7 @@ class _Conv:
     multipliers: list[Tensor]  # (clients, channels, 1, 1, batch)
 
     @classmethod
-    def forward(cls, stage: ConvStage, params: Params, masks: Masks, inputs: Tensor) -> tuple[Tensor, _Conv]:
+    def forward(cls, stage: ConvStage, params: Params, masks: Masks, inputs: Tensor) -> tuple[Tensor, _ConvPass]:
         weight, bias = _read_parameters(stage.name, params, inputs)
         if stage.signals:
             inputs, weight = inputs.unsqueeze(2), weight.unsqueeze(3)
@@ -81,7 +81,7 @@ class _Conv:
 
 
 @dataclass(frozen=True, eq=False)
-class _Linear:
+class _LinearPass:
     """What the backward pass of a linear layer needs from the forward pass of a batch."""
 
     stage: LinearStage
@@ -91,9 +91,11 @@ class _Linear:
     multipliers: list[Tensor]
 
     @classmethod
-    def forward(cls, stage: LinearStage, params: Params, masks: Masks | None, inputs: Tensor) -> tuple[Tensor, _Linear]:
+    def forward(
+        cls, stage: LinearStage, params: Params, masks: Masks | None, inputs: Tensor
+    ) -> tuple[Tensor, _LinearPass]:
         weight, bias = _read_parameters(stage.name, params, inputs)
-        outputs = multiply(inputs, weight, bias)
+        outputs = compute_linear_outputs(inputs, weight, bias)
         if stage.rectify:
             outputs.clamp_min_(0)
         multipliers = select_masks(masks, stage.dropout)
@@ -116,13 +118,13 @@ class _Linear:
 
 
 @dataclass(frozen=True, eq=False)
-class _Flatten:
+class _FlattenPass:
     """What the backward pass of flattening needs: the shape of the maps."""
 
     shape: torch.Size
 
     @classmethod
-    def forward(cls, inputs: Tensor) -> tuple[Tensor, _Flatten]:
+    def forward(cls, inputs: Tensor) -> tuple[Tensor, _FlattenPass]:
         return inputs.flatten(1, -2).mT, cls(inputs.shape)
 
     def backward(self, gradient: Tensor, trained: Collection[str], needs_inputs: bool) -> _Found:
@@ -132,7 +134,7 @@ class _Flatten:
         return (turned if turned.is_contiguous() else move_batch_innermost(gradient)).view(self.shape), {}
 
 
-_Kept = _Conv | _Linear | _Flatten
+_Kept = _ConvPass | _LinearPass | _FlattenPass
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,11 +149,11 @@ class PlainPasses:
         for stage in self.stages:
             kept: _Kept
             if isinstance(stage, ConvStage):
-                batch, kept = _Conv.forward(stage, params, masks, batch)
+                batch, kept = _ConvPass.forward(stage, params, masks, batch)
             elif isinstance(stage, LinearStage):
-                batch, kept = _Linear.forward(stage, params, masks, batch)
+                batch, kept = _LinearPass.forward(stage, params, masks, batch)
             else:
-                batch, kept = _Flatten.forward(batch)
+                batch, kept = _FlattenPass.forward(batch)
             tape.append(kept)
         return batch, tape
 
@@ -159,7 +161,7 @@ class PlainPasses:
         """The features (clients, batch, width) in evaluation; nothing is kept. Call it without autograd."""
         for stage in self.stages:
             if isinstance(stage, LinearStage):
-                batch, _ = _Linear.forward(stage, params, None, batch)
+                batch, _ = _LinearPass.forward(stage, params, None, batch)
             else:
                 batch = stage(params, None, batch)
         return batch
@@ -234,11 +236,13 @@ def _read_parameters(layer: str, params: Params, inputs: Tensor) -> tuple[Tensor
     return get_parameter(layer, "weight", params, clients), find_parameter(layer, "bias", params, clients)
 
 
-class _Product(ctypes.Structure):
+class _ProductSizes(ctypes.Structure):
+    """The C struct of sizes that a compiled product takes."""
+
     _fields_ = [(name, ctypes.c_int64) for name in _FIELDS]
 
 
-def multiply(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def compute_linear_outputs(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The outputs (clients, batch, units out) of a linear layer, equal to PyTorch's `baddbmm` to the last bit.
 
     The compiled code is used for flattened maps; other inputs would have to be transposed first.
@@ -254,7 +258,7 @@ def multiply(inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 def compute_product_gradients(
     inputs: Tensor, weight: Tensor, gradient: Tensor, needs_inputs: bool, needs_weight: bool
 ) -> tuple[Tensor | None, Tensor | None]:
-    """The gradients of a linear layer's inputs (in their layout) and weight, equal to PyTorch's `bmm` to the bit."""
+    """The gradients of a linear layer's inputs and weight, or None; equal to PyTorch's `bmm` to the last bit."""
     if _can_multiply_compiled(inputs, weight) and _compare_with_pytorch(*_read_sizes(inputs, weight))[1]:
         return _compute_product_gradients_compiled(inputs, weight, gradient.contiguous(), needs_inputs, needs_weight)
     of_inputs = torch.bmm(gradient, weight) if needs_inputs else None
@@ -310,6 +314,6 @@ def _compute_product_gradients_compiled(
 def _call_compiled(direction: str, inputs: Tensor, weight: Tensor, bias_step: int, *tensors: Tensor | None) -> None:
     (clients, batch, units_in), units_out = inputs.shape, weight.shape[1]
     innermost = int(not inputs.is_contiguous())
-    sizes = _Product(clients, batch, units_in, units_out, innermost, weight.stride(0), bias_step)
+    sizes = _ProductSizes(clients, batch, units_in, units_out, innermost, weight.stride(0), bias_step)
     scratch = get_scratch_space(batch * (units_in + 2 * units_out), inputs.dtype)
     run_compiled(f"product_{direction}", inputs.dtype, sizes, *tensors, scratch)

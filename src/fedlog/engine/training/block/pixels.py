@@ -1,8 +1,8 @@
-"""Gather batches from a pool of 8-bit images or signals by the compiled code of `pixels.c`, or from a pool of floats.
+"""Gather batches by compiled code, from a pool of 8-bit images or signals, or from a pool of floats.
 
-The pool is not converted: floats would take four times the memory, and forked workers share the pool. A table has the
-normalised value of each of a channel's 256 levels, so the numbers are exactly those of `Transform.prepare`. Crops and
-flips are applied at the same time.
+A pool of 8-bit records is not converted: floats would take four times the memory, and forked workers share the pool. A
+table has the normalised value of each of a channel's 256 levels, so the numbers are exactly those of
+`Transform.prepare`. Crops and flips are applied at the same time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ from fedlog.engine.training.block.library import run_compiled
 _FIELDS = ("clients", "batch", "records", "channels", "rows", "columns", "innermost", "padding")
 
 
-class _Pixels(ctypes.Structure):
+class _PixelSizes(ctypes.Structure):
+    """The C struct of sizes that `gather_pixels` takes."""
+
     _fields_ = [(name, ctypes.c_int64) for name in _FIELDS]
 
 
@@ -43,7 +45,7 @@ class PixelPool:
         crops = None if crops is None else crops.contiguous()
         found = self.levels.new_empty(shape)
         rows, columns = (1, *self.pool.shape[2:])[-2:] if self.pool.ndim < 5 else (1, prod(self.pool.shape[2:]))
-        sizes = _Pixels(*positions.shape, *self.pool.shape[:2], rows, columns, int(innermost), self.padding)
+        sizes = _PixelSizes(*positions.shape, *self.pool.shape[:2], rows, columns, int(innermost), self.padding)
         if not run_compiled("gather_pixels", found.dtype, sizes, self.pool, positions, crops, self.levels, found):
             raise _make_position_error(len(self.pool))
         return found

@@ -94,7 +94,7 @@ def _make_copy_lookup(one: Operation, copies: dict[fx.Node, fx.Node]) -> Callabl
 
 
 def _collect_needed(one: Operation, inside: set[Operation], needed: list[Operation]) -> None:
-    """Add an operation to `needed`, after the operations that it reads; inputs of the region end the search."""
+    """Add an operation to `needed`, after the operations that it reads; of an input of the region, add only itself."""
     if one in needed:
         return
     if one in inside or one.shape is None:

@@ -50,7 +50,10 @@ BLOCKS: dict[type[nn.Module], Builder] = {}
 
 
 def register_block(*kinds: type[nn.Module]) -> Callable[[Builder], Builder]:
-    """Register a function that builds the block of a layer of these types; for a layer without one, it returns None."""
+    """Register a function that builds the blocks of layers of these types.
+
+    The function returns None for a layer that it has no block for.
+    """
 
     def register(build: Builder) -> Builder:
         for kind in kinds:

@@ -155,7 +155,7 @@ class AlphaDropoutStage:
     per_channel: bool
 
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
-        """The values after alpha dropout where the multipliers are 0."""
+        """The values after alpha dropout, which drops those whose multiplier is 0; unchanged in evaluation."""
         (inputs,) = values
         for mask in select_masks(masks, (self.name,)):
             return apply_alpha_dropout(inputs, _arrange_mask(mask, inputs, self.per_channel), self.p)

@@ -46,7 +46,7 @@ class Operation:
 
     @cached_property
     def reads(self) -> list[Operation]:
-        """The operations whose results this one reads, without a layer's weights, which have no batch axis."""
+        """The operations whose results this one reads; for a layer, only those with a batch axis: no weights."""
         return [one for one in self.sources.values() if self.layer is None or one.shape is not None]
 
 
@@ -55,7 +55,7 @@ class _Tracer(fx.Tracer):
         return type(m) in BLOCKS or super().is_leaf_module(m, module_qualified_name)
 
 
-class _Shapes(fx.Interpreter):
+class _ShapeRecorder(fx.Interpreter):
     """Runs a traced module and records the shape of every value."""
 
     def __init__(self, module: fx.GraphModule) -> None:
@@ -112,7 +112,7 @@ def _find_record_shapes(traced: fx.GraphModule, input_shape: Shape) -> dict[fx.N
     """The shape of each value for one record; None for a value whose first axis is not the batch."""
     found = []
     for records in (2, 3):
-        shapes = _Shapes(traced)
+        shapes = _ShapeRecorder(traced)
         with torch.no_grad():
             shapes.run(make_trial_records(input_shape, records))
         found.append({node: _drop_batch_axis(shape, records) for node, shape in shapes.found.items()})

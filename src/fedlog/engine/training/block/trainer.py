@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedlog.algorithms.shape import Batch, Carry, Phase, cross_entropy
+from fedlog.algorithms.interface import Batch, Carry, Phase, cross_entropy
 from fedlog.data.federation import Federation
 from fedlog.engine.clients import Client
 from fedlog.engine.training.block.adam import FlatAdam
@@ -42,7 +42,7 @@ EVALUATION_RECORDS = 50  # records of each client that are evaluated at once
 
 
 @dataclass(frozen=True, eq=False)
-class _Inputs:
+class _ChunkBatch:
     """One batch of each client in a chunk: inputs, dropout multipliers, labels and weights."""
 
     inputs: Tensor
@@ -156,7 +156,7 @@ class BlockBackend:
                 with CLOCK.time("gather"):
                     drawn = self._draw_epoch(tasks, number, epoch, weights)
                 carry = self._train_epoch(tasks, phase, adam, frozen, constants, carry, drawn)
-            params = {**frozen, **adam.values()}
+            params = {**frozen, **adam.get_parameters()}
             if rule.moments is AdamMoments.RUN:
                 for row, mine in enumerate(moments):
                     mine |= name_moments(number, *(value.cpu() for value in adam.get_moments(row)))
@@ -174,7 +174,9 @@ class BlockBackend:
     ) -> Carry:
         size = self._settings.batch_size
         records = [task.client.records for task in tasks]
-        if self._one_by_one is not None and self._can_train_one_by_one(phase, {**frozen, **adam.values()}, adam, drawn):
+        if self._one_by_one is not None and self._can_train_one_by_one(
+            phase, {**frozen, **adam.get_parameters()}, adam, drawn
+        ):
             self._one_by_one.train_epoch(adam, frozen, records, size, drawn, self._feeds[Pool.TRAIN])
             return carry
         for start in range(0, max(records), size):
@@ -187,7 +189,7 @@ class BlockBackend:
             crops = None if drawn.crops is None else drawn.crops[:, at[0], at[1]]
             with CLOCK.time("gather"):
                 inputs = self._feeds[Pool.TRAIN].gather(drawn.positions[at], crops)
-            batch = _Inputs(inputs, masks, drawn.labels[at], drawn.weights[at])
+            batch = _ChunkBatch(inputs, masks, drawn.labels[at], drawn.weights[at])
             gradients, after = self._compute_gradients(
                 phase, params, list(trained), batch, _take_first(constants, active), _take_first(carry, active)
             )
@@ -197,7 +199,7 @@ class BlockBackend:
         return carry
 
     def _compute_gradients(
-        self, phase: Phase, params: Params, trained: list[str], batch: _Inputs, constants: Params, carry: Carry
+        self, phase: Phase, params: Params, trained: list[str], batch: _ChunkBatch, constants: Params, carry: Carry
     ) -> tuple[Sequence[Tensor | None], Carry]:
         """The gradients of the parameters `trained`, in order, and what the loss passes on to the next batch."""
         if self._passes is None or phase.reads_params:
@@ -236,7 +238,7 @@ class BlockBackend:
 
     def _can_train_one_by_one(self, phase: Phase, params: Params, adam: FlatAdam, drawn: ShuffledRecords) -> bool:
         """Whether `ChainTraining` can train these clients: there is no dropout, and the loss is plain cross-entropy."""
-        names = list(adam.values())
+        names = list(adam.get_parameters())
         outside = [name for name in names if name not in self._own_names]
         usual = not drawn.masks and not phase.reads_params and self._is_plain_cross_entropy(phase, params, outside)
         return usual and self._one_by_one is not None and {*names} <= self._one_by_one.names
@@ -252,7 +254,7 @@ class BlockBackend:
         return plain and SHIFT not in params and QUADRATIC not in params and outside in ([], [HEAD])
 
     def _compute_loss(
-        self, phase: Phase, params: Params, features: Tensor, batch: _Inputs, constants: Params, carry: Carry
+        self, phase: Phase, params: Params, features: Tensor, batch: _ChunkBatch, constants: Params, carry: Carry
     ) -> tuple[Tensor, Carry]:
         """The loss of each client, from its features, and what the loss passes on to the next batch."""
         features = self._body.clip_features(features)
@@ -296,7 +298,7 @@ class BlockBackend:
 
 
 def compute_batch_weights(records: int, batch_size: int, dtype: torch.dtype) -> Tensor:
-    """The weight of each of so many records, (records,): 1 / (size of its batch); the last batch may be short."""
+    """The weight of each of a client's records, (records,): 1 / (size of its batch); the last batch may be short."""
     starts = torch.arange(records) // batch_size * batch_size
     return 1 / (records - starts).clamp(max=batch_size).to(dtype)
 
@@ -313,10 +315,10 @@ def _stack_padded(rows: list[Tensor]) -> Tensor:
 
 
 def _stack(each: Sequence[Mapping[str, Tensor]], settings: Settings) -> Params:
-    return {name: _stack_one([_cast(values[name], settings) for values in each]) for name in each[0]}
+    return {name: _stack_or_view([_cast(values[name], settings) for values in each]) for name in each[0]}
 
 
-def _stack_one(rows: Sequence[Tensor]) -> Tensor:
+def _stack_or_view(rows: Sequence[Tensor]) -> Tensor:
     """Stack the tensors; if they already lie at equal distances in one tensor, return a view of it, not a copy."""
     first = rows[0]
     step = rows[1].storage_offset() - first.storage_offset() if len(rows) > 1 else 0

@@ -48,7 +48,7 @@ class ModelPlan:
     """What all clients' models have in common: the classes, the width of the features, and the layers.
 
     `layers` are the names of the parameters, layer by layer from the input up, the head last. A method whose clients
-    may have different bodies must use only the head of them.
+    may have different bodies must use only the last of these layers, the head.
     """
 
     n_class: int
@@ -203,7 +203,7 @@ class Schedule:
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """What a client's local work starts from."""
+    """What a client's local work starts from: its model, and values for the loss."""
 
     params: Params
     """The whole model."""
@@ -263,7 +263,7 @@ class Algorithm(ABC):
 
     @property
     def can_remove_client(self) -> bool:
-        """Whether a client can be taken out of a run: if the server's state depends only on the newest uploads."""
+        """Whether the server's state depends only on the newest uploads, so that a client can be taken out of a run."""
         return False
 
     @property
@@ -289,11 +289,11 @@ class Algorithm(ABC):
 
     @abstractmethod
     def receive(self, message: Message, known: Params) -> Params:
-        """What a client knows from all broadcasts up to this one; `known` is what it knew before it."""
+        """What a client knows from all broadcasts up to this message; `known` is what it knew from the earlier ones."""
 
     @abstractmethod
     def start_exchange(self, exchange: str, home: Params, received: Params) -> Work:
-        """The start of a client's training in this exchange; `home` and `received` are those of `deploy`."""
+        """The start of a client's training in this exchange, from what it keeps (`home`) and knows (`received`)."""
 
     @abstractmethod
     def finish_exchange(
@@ -310,7 +310,7 @@ class Algorithm(ABC):
         """The client's whole model, from its `home` (what it keeps) and `received` (what it knows from broadcasts)."""
 
     def _check_option(self, name: str, holds: bool, rule: str, hint: str | None = None) -> None:
-        """Raise an InputError unless `holds`; it has the option's value and the `rule` ("must not be negative")."""
+        """Raise an InputError with the option's value and the `rule` ("must not be negative") unless it `holds`."""
         if not holds:
             raise InputError(f"option {name} of {self.name} {rule}, found: {getattr(self, name)}", hint=hint)
 
