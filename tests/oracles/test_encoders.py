@@ -119,6 +119,15 @@ def test_names_of_pretrained_bodies() -> None:
             parse_network_and_side(wrong)
 
 
+def test_a_network_for_images_refuses_the_rows_of_a_table() -> None:
+    with pytest.raises(
+        InputError, match=r"efficientnet-lite0:32 expects images, found records of shape \(13,\)"
+    ) as error:
+        make_body("pretrained:efficientnet-lite0:32+unit", (13,))
+    assert "--body identity" in str(error.value)
+    assert make_body("pretrained:efficientnet-lite0:32+unit", (1280,)).width == 1280  # already its features
+
+
 def test_pixels_are_resized_and_normalised_as_stated() -> None:
     flat = torch.full((1, 1, 5, 7), 100, dtype=torch.uint8)
     prepared = PixelFormat(8, (90.0, 100.0, 110.0), (10.0, 10.0, 10.0)).prepare(flat)

@@ -14,7 +14,12 @@ from fedlog.models.encoders.cache import Encoder
 from fedlog.models.encoders.maps import FeatureMap, make_direction_map, parse_map
 from fedlog.models.encoders.onnx_encoder import ONNX, load_onnx, read_onnx_width
 from fedlog.models.encoders.pixels import scale_to_255
-from fedlog.models.encoders.pretrained import PRETRAINED, find_principal_directions, load_pretrained
+from fedlog.models.encoders.pretrained import (
+    PRETRAINED,
+    find_principal_directions,
+    load_pretrained,
+    parse_network_and_side,
+)
 from fedlog.models.encoders.text import TEXT, WIDTH, load_text_encoder
 
 IDENTITY = "identity"
@@ -108,12 +113,16 @@ class EncoderBody(nn.Module):
 
 
 def _is_encoded(encoder: str, input_shape: tuple[int, ...]) -> bool:
-    """Whether records of that shape are already the encoder's features: vectors of the encoder's width."""
+    """Whether records of that shape are already the encoder's features: vectors of its width (any for `identity`)."""
     if len(input_shape) != 1:
         return False
+    if encoder == IDENTITY:
+        return True
     if encoder.startswith(TEXT):
         return input_shape == (WIDTH,)
-    return not encoder.startswith(ONNX) or input_shape == (read_onnx_width(encoder),)
+    if encoder.startswith(ONNX):
+        return input_shape == (read_onnx_width(encoder),)
+    return input_shape == (parse_network_and_side(encoder)[0].width,)
 
 
 def _make_map(text: str, width: int, encoder: str, *, first: bool) -> FeatureMap:
@@ -130,7 +139,13 @@ def _make_map(text: str, width: int, encoder: str, *, first: bool) -> FeatureMap
 
 def make_encoder_body(parts: EncoderBodyName, input_shape: tuple[int, ...]) -> EncoderBody:
     """The module of an encoder body for records of this shape; if these are already features, it has only the maps."""
-    encoder = None if _is_encoded(parts.encoder, input_shape) else load_encoder(parts.encoder, input_shape)
+    encoded = _is_encoded(parts.encoder, input_shape)
+    if not encoded and parts.encoder.startswith(PRETRAINED) and len(input_shape) != 3:
+        raise InputError(
+            f"body {parts.encoder} expects images, found records of shape {input_shape}",
+            hint="--body identity for tables: the head is then solved from the records themselves",
+        )
+    encoder = None if encoded else load_encoder(parts.encoder, input_shape)
     if encoder is None and len(input_shape) != 1:
         raise InputError(
             f"body {parts.encoder} expects feature vectors, found records of shape {input_shape}",
