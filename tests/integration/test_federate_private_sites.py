@@ -482,7 +482,9 @@ def test_a_record_that_cannot_be_used_moves_no_other_one_in_arrays_and_images(tm
     assert fewer_arrays.left_out is not None
     assert fewer_arrays.left_out.startswith("rows that cannot be used are left out: 2 of 12; expected ")
     assert fewer_images.left_out is not None
-    assert fewer_images.left_out.startswith("rows that cannot be used are left out: 1 of 11; expected ")
+    assert fewer_images.left_out.startswith(
+        "folders whose names are no labels are left out: c; rows that cannot be used are left out: 1 of 11; expected "
+    )
     for one, other in ((arrays, fewer_arrays), (images, fewer_images)):
         assert torch.equal(one.federation.train.inputs, other.federation.train.inputs)
         assert torch.equal(one.federation.train.labels, other.federation.train.labels)

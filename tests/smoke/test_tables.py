@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -55,6 +56,10 @@ def test_new_rows_pass_through_the_stored_statistics(tmp_path: Path) -> None:
     other = Schema("outcome", ("no", "maybe"), SCHEMA.features)
     with pytest.raises(InputError, match="the model was saved with another schema"):
         TableEncoder.from_json(encoder.to_json(), other)
+    stored = json.loads(encoder.to_json())
+    stored["std"].append(1.0)
+    with pytest.raises(InputError, match="the stored scaling is for 2 numeric columns, but the schema has 1"):
+        TableEncoder.from_json(json.dumps(stored), SCHEMA)
 
 
 @pytest.mark.parametrize(

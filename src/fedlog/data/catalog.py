@@ -99,7 +99,7 @@ def hold_out_validation(federation: Federation, spec: DataSpec) -> Federation:
     if spec.validation_fraction == 0:
         return federation
     train, fraction, shards = federation.train, spec.validation_fraction, []
-    of_recording = find_recordings(train.inputs) if spec.partition == "person" else None
+    of_recording = find_recordings(train.inputs) if (spec.name, spec.partition) == ("har", "person") else None
     for index, shard in enumerate(federation.shards):
         key = Key(spec.seed).child("data", "validation", index)
         # Windows of one person overlap, so they must not be on both sides of the split.

@@ -41,7 +41,7 @@ def read_images(folder: Path, schema: Schema, bad_rows: BadRowPolicy) -> tuple[A
     """The images (n, channels, height, width) uint8 and their labels, and a sentence about images left out, or None.
 
     REFUSED raises an InputError for a broken image, and for a folder whose name is not a label of the schema.
-    LEFT_OUT leaves broken images out, and does not read such folders.
+    LEFT_OUT leaves both out, and the sentence names them.
     """
     unknown = sorted(set(list_class_folders(folder)) - set(schema.label_values))
     if unknown and bad_rows is BadRowPolicy.REFUSED:
@@ -58,9 +58,13 @@ def read_images(folder: Path, schema: Schema, bad_rows: BadRowPolicy) -> tuple[A
         if (folder / name).is_dir()
         for path in list_images(folder / name)
     ]
-    return read_usable_rows(
+    arrays, left_out = read_usable_rows(
         lambda kept: _read_image_files([files[at] for at in kept], schema, folder), len(files), bad_rows
     )
+    if not unknown:
+        return arrays, left_out
+    sentence = f"folders whose names are no labels are left out: {', '.join(unknown)}"
+    return arrays, sentence if left_out is None else f"{sentence}; {left_out}"
 
 
 def _read_image_files(files: Sequence[tuple[int, Path]], schema: Schema, folder: Path) -> Arrays:

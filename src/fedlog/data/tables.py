@@ -184,9 +184,10 @@ class TableEncoder:
                 hint="give the schema that the model was trained with",
             )
         numeric = sum(feature.kind is FeatureKind.NUMERIC for feature in schema.features)
-        if {len(part) for part in parts} != {numeric}:
+        wrong = [len(part) for part in parts if len(part) != numeric]
+        if wrong:
             raise InputError(
-                f"the stored scaling is for {len(parts[0])} numeric columns, but the schema has {numeric}",
+                f"the stored scaling is for {wrong[0]} numeric columns, but the schema has {numeric}",
                 hint="save the model again",
             )
         return cls(schema, *parts)
