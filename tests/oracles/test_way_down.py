@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,21 @@ def test_a_client_that_is_forgotten_gets_a_whole_head() -> None:
     run.workers.receive_own_broadcasts({at: sent[f"c{at}"] for at in (0, 1)}, [1])
     assert torch.equal(heard(run)[1], whole)
     torch.testing.assert_close(whole, before[1], rtol=0, atol=0.2)
+
+
+def test_a_checkpoint_keeps_the_classes_of_a_client_whose_head_was_forgotten() -> None:
+    run = simulation(codec="rows", world="closed")
+    rounds = run.rounds()
+    next(rounds)
+    downlink = run.server.downlink
+    assert downlink is not None
+    downlink.forget("c1")
+    again = replace(downlink, last_broadcasts={}, classes={})
+    again.restore(downlink.as_tensors())
+    assert again.classes == downlink.classes
+    assert again.classes["c1"] == frozenset({1, 2})
+    assert again.last_broadcasts.keys() == downlink.last_broadcasts.keys()
+    rounds.close()
 
 
 def test_skipping_nothing_is_the_run_without_it() -> None:

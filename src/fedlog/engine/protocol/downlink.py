@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
+import torch
+
 from fedlog.algorithms.fedlog import FedLog
 from fedlog.algorithms.interface import Algorithm
 from fedlog.core.keys import Key
@@ -20,6 +22,7 @@ from fedlog.wire.message import Kind, Message
 from fedlog.wire.transport import Transport, compute_relative_change, zero_classes_except
 
 Encoded = tuple[Kind, bytes]
+FORGOTTEN = ""  # in a checkpoint, in place of the digest of a broadcast
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,22 +83,28 @@ class Downlink:
         return (message.kind, blob), LastBroadcast(digest, codec.decode(blob, known))
 
     def as_tensors(self) -> Params:
-        """The clients' last broadcasts as tensors for a checkpoint; the tensors' names are JSON."""
-        return {
+        """The clients' last broadcasts and classes as tensors for a checkpoint; the tensors' names are JSON."""
+        found = {
             json.dumps([client, last.digest, int(last.message.kind), sorted(self.classes.get(client, ())), at]): array
             for client, last in self.last_broadcasts.items()
             for at, array in enumerate(last.message.arrays)
         }
+        # A client whose broadcast was forgotten has no array, and its classes still count.
+        for client in self.classes.keys() - self.last_broadcasts.keys():
+            found[json.dumps([client, FORGOTTEN, 0, sorted(self.classes[client]), 0])] = torch.zeros(0)
+        return found
 
     def restore(self, tensors: Params) -> None:
         """Restore the broadcasts from the tensors of `as_tensors`."""
         self.last_broadcasts, self.classes = {}, {}
         entries = sorted((json.loads(name), name) for name in tensors)
         for (client, digest, kind, classes, _), name in entries:
-            before = self.last_broadcasts[client].message.arrays if client in self.last_broadcasts else ()
-            self.last_broadcasts[client] = LastBroadcast(digest, Message(Kind(kind), (*before, tensors[name])))
             if classes:
                 self.classes[client] = frozenset(classes)
+            if digest == FORGOTTEN:
+                continue
+            before = self.last_broadcasts[client].message.arrays if client in self.last_broadcasts else ()
+            self.last_broadcasts[client] = LastBroadcast(digest, Message(Kind(kind), (*before, tensors[name])))
 
 
 def check_transport_fits_method(algorithm: Algorithm, transport: Transport) -> None:
