@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,10 @@ import fedlog
 from fedlog.cli.main import main
 from fedlog.data.federation import Federation
 from fedlog.errors import InputError
-from fedlog.experiments.compare.variants import VariantChoices, make_variants
+from fedlog.experiments.compare.execution import split_into_groups
+from fedlog.experiments.compare.finished_runs import read_findings_below
+from fedlog.experiments.compare.variants import ComparedRun, VariantChoices, make_variants
+from fedlog.experiments.tables.cells import TableRow
 from fedlog.flower.protocol.plan import Plan
 from fedlog.settings.presets import DEPLOYED_OPTIONS
 from fedlog.settings.spec import RunSpec
@@ -193,3 +197,27 @@ def test_sites_with_bodies_of_their_own_are_compared_without_what_needs_one_body
     assert not any("failed" in warning for warning in found.warnings)
     asked = fedlog.compare(federation, ["fedlog", "fedavg"], seeds=1, rounds=1, body=bodies, epochs=1)
     assert any("fedavg" in warning for warning in asked.warnings)  # asked for by name, it says why it cannot run
+
+
+@pytest.mark.parametrize("groups", [1, 2, 3, 4, 6, 7, 30, 40])
+@pytest.mark.parametrize("methods", [1, 2, 3, 6])
+def test_parallel_groups_have_equal_sizes_and_share_out_each_method(groups: int, methods: int, tmp_path: Path) -> None:
+    variants = [TableRow(f"m{at}", f"m{at}", RunSpec()) for at in range(methods)]
+    runs = [ComparedRun(variant, seed, tmp_path) for variant in variants for seed in range(5)]
+    found = split_into_groups(runs, groups)
+    assert sorted(run.name for part in found for run in part) == sorted(run.name for run in runs)
+    assert len(found) == min(groups, len(runs))
+    assert max(map(len, found)) - min(map(len, found)) <= 1
+    if methods > 1 and groups == methods:
+        assert all(len({run.variant.label for run in part}) > 1 for part in found), "one group has a method of its own"
+
+
+def test_runs_with_the_same_label_and_seed_do_not_hide_each_other(table: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    assert main(["compare", *arguments(table, "--methods", "fedlog", "--seeds", "1", "--out", str(out))]) == 0
+    (before,) = read_findings_below(out)
+    (run,) = (path.parent for path in out.rglob("summary.json") if json.loads(path.read_text())["method"] == "fedlog")
+    shutil.copytree(run, out / "copied")
+    (found,) = read_findings_below(out)
+    assert len(found.labels) == len(before.labels) + 1
+    assert any("copied" in label or run.name in label for label in found.labels)

@@ -104,14 +104,17 @@ def run_in_parallel(
 
 
 def split_into_groups(runs: Sequence[ComparedRun], groups: int) -> list[list[ComparedRun]]:
-    """Split runs into at most this many groups, and spread the runs of each method over the groups."""
-    seeds = list(dict.fromkeys(run.seed for run in runs))
-    parts: list[list[ComparedRun]] = [[] for _ in range(groups)]
-    for turn, seed in enumerate(seeds):
-        for at, run in enumerate(run for run in runs if run.seed == seed):
-            # Shifted by one for every seed, so that no group has only one method.
-            parts[(at + turn) % groups].append(run)
-    return [part for part in parts if part]
+    """Split runs into at most this many groups of nearly equal size; a method's runs are spread over the groups."""
+    of_seeds: dict[int, list[ComparedRun]] = {}
+    for run in runs:
+        of_seeds.setdefault(run.seed, []).append(run)
+    # Each seed begins with another method. Otherwise a slow method could have all its runs in one group.
+    dealt = [
+        of_seed[(at + turn) % len(of_seed)]
+        for turn, of_seed in enumerate(of_seeds.values())
+        for at in range(len(of_seed))
+    ]
+    return [dealt[first::groups] for first in range(min(groups, len(dealt)))]
 
 
 def _make_task(runs: Sequence[ComparedRun], name: str, data_dir: Path | None) -> str:

@@ -95,5 +95,10 @@ def read_findings_below(folder: Path) -> list[Findings]:
     found = []
     for (data, _), runs in groups.items():
         labels = label_runs({path: run.spec for path, run in runs.items()})
-        found.append(Findings(data, {(labels[path], run.spec.seed): run for path, run in runs.items()}))
+        known: dict[tuple[str, int], ScoredRun] = {}
+        for path, run in runs.items():
+            # Of two runs with the same label and seed, such as one repeated in another folder, none hides the other.
+            label = f"{labels[path]} ({path.name})" if (labels[path], run.spec.seed) in known else labels[path]
+            known[label, run.spec.seed] = run
+        found.append(Findings(data, known))
     return found
