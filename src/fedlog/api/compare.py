@@ -345,9 +345,11 @@ def _add_validation_fraction(spec: RunSpec, given: Federation | None) -> RunSpec
 def _check_seeds(seeds: int | Iterable[int], methods: Sequence[object]) -> tuple[int, ...]:
     """Return the seeds as a tuple; InputError if there is no seed or no method, or if a seed is given twice."""
     chosen = tuple(range(int(seeds))) if isinstance(seeds, Integral) else tuple(seeds)  # type: ignore[arg-type]
-    wrong = [seed for seed in chosen if not isinstance(seed, Integral)]
+    wrong = [seed for seed in chosen if not isinstance(seed, Integral) or isinstance(seed, bool) or seed < 0]
     if wrong:
-        raise InputError(f"every seed must be a whole number, found: {wrong[0]!r}", hint="--seeds 5, or --seeds 0,1,7")
+        raise InputError(
+            f"every seed must be a whole number from 0 on, found: {wrong[0]!r}", hint="--seeds 5, or --seeds 0,1,7"
+        )
     if not methods:
         raise InputError("expected at least one method, found none", hint="--methods fedlog,fedavg")
     if not chosen:

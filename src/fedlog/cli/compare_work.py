@@ -52,7 +52,9 @@ def compare_and_report(args: argparse.Namespace) -> int:
     data = given.pop("data", "digits")
     options = given.pop("options", {})
     if not 0 <= args.worth < 100:
-        raise InputError(f"expected --worth in points, from 0 to 100, found: {args.worth:g}", hint="--worth 1")
+        raise InputError(
+            f"expected --worth in points, at least 0 and below 100, found: {args.worth:g}", hint="--worth 1"
+        )
     out = args.out or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-compare-{_make_folder_name(data)}"
     try:
         comparison = fedlog.compare(

@@ -254,7 +254,8 @@ def _find_sensitivity(args: argparse.Namespace, unit: Unit, trust: Trust) -> flo
         return float(args.sensitivity)
     if args.clip is None:
         raise InputError(
-            "the sensitivity is unknown: neither --clip nor --sensitivity was given", hint="--clip clamp:2"
+            "the sensitivity is unknown: neither --clip nor --sensitivity was given",
+            hint="--clip message:20" if unit is Unit.CLIENT else "--clip clamp:2",
         )
     usual = "message" if unit is Unit.CLIENT else "clamp"
     text = args.clip if ":" in args.clip else f"{usual}:{args.clip}"
