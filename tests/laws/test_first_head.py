@@ -61,6 +61,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("fedlog", {"head_norm": -1.0}, "head_norm of fedlog must be above 0"),
     ("fedlog-c", {"nu": -1.0}, "must not be negative, found: -1"),
     ("fedlog", {"head_norm": "nan"}, "option head_norm of fedlog cannot be"),
+    ("fed-nb", {"share": "1.5"}, "option share of fed-nb must be 0 to 1, found: 1.5"),
+    ("fed-lda", {"share": "-0.5"}, "option share of fed-lda must be 0 to 1, found: -0.5"),
+    ("fed-qda", {"share": "2"}, "option share of fed-qda must be 0 to 1, found: 2"),
+    ("fed-qda", {"towards_pooled": "2"}, "option towards_pooled of fed-qda must be 0 to 1, found: 2"),
     ("fedlog-c", {"alpha": "nan"}, "option alpha of fedlog-c cannot be"),
     ("fedproto", {"regularisation": "inf"}, "option regularisation of fedproto cannot be"),
 ]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedlog.algorithms.fedlog import NOISE, FedLog, FedLogC
-from fedlog.algorithms.interface import Algorithm, Exchange, ModelPlan, Work
+from fedlog.algorithms.interface import Algorithm, Exchange, ModelPlan, Schedule, Work
 from fedlog.algorithms.registry import freeze_bodies, make_method
 from fedlog.core.clip import Clip, parse_clip
 from fedlog.core.keys import Key
@@ -88,6 +88,18 @@ def _exact(guard: Protection, changed: Change, body: Body, data: Records, engine
 
 def _as_it_is(algorithm: FedLog) -> FedLog:
     return algorithm
+
+
+def test_a_frozen_body_is_trained_in_no_part_of_the_schedule() -> None:
+    class Trained(FedLog):
+        @property
+        def schedule(self) -> Schedule:
+            (exchange,) = super().schedule.round
+            return Schedule((exchange,), opening=replace(exchange, name="opening"), closing=exchange.phases)
+
+    frozen = freeze_bodies(Trained(ModelPlan(CLASSES, WIDTH, ((HEAD,),), 0))).schedule
+    assert frozen.opening is not None
+    assert (frozen.opening.phases, frozen.round[0].phases, frozen.closing) == ((), (), ())
 
 
 def _linear(clip: Clip | None, weight: float | None = None) -> Body:

@@ -16,11 +16,13 @@ from torch import Tensor
 from fedlog.algorithms import registry
 from fedlog.algorithms.interface import FeatureSummary, ModelPlan, Work, WorkResult
 from fedlog.algorithms.one_exchange.base import OneExchange
+from fedlog.algorithms.one_exchange.heads_from_drawn_features import OWN_MIXTURES
+from fedlog.core.heads import mixtures
 from fedlog.core.heads.gaussian import ABSENT
 from fedlog.core.heads.logistic import fit_logistic_near_head
 from fedlog.core.heads.mean_scatter import MeanScatter, estimate_gram, solve_ridge_with_unit_rows
-from fedlog.core.heads.mixtures import fit_mixtures
-from fedlog.core.heads.personal import STRENGTHS
+from fedlog.core.heads.mixtures import Mixtures, draw_features, fit_mixtures
+from fedlog.core.heads.personal import STRENGTHS, fit_personal_softmax_head
 from fedlog.core.keys import Key
 from fedlog.core.stats import Moments, Statistics
 from fedlog.models.body import HEAD, Params
@@ -113,6 +115,20 @@ def test_alone_a_site_draws_and_trains_what_the_server_would_for_it_alone(name: 
     everyone, alone = (hear(method, [m for _, m in some]) for some in (worked, worked[:1]))
     found = own_head(method, worked[0][0], everyone, 0.0)
     torch.testing.assert_close(found, alone[HEAD].double(), rtol=1e-6, atol=1e-6)
+
+
+def test_the_prior_is_weighed_against_all_records_where_fewer_features_are_drawn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mixtures, "MOST_ENTRIES", 10 * WIDTH)
+    method = make("fedpft")
+    worked = [work(method, *site) for site in sites()]
+    home, received = worked[0][0], hear(method, [message for _, message in worked])
+    own = Mixtures(*(home[name] for name in OWN_MIXTURES))
+    features, labels = draw_features(own, torch.arange(N_CLASS), Key(method.seed).child("fedpft"))
+    assert len(features) < len(sites()[0][1]) == 40
+    expected = fit_personal_softmax_head(features, labels, 40, received[HEAD], 30.0)
+    torch.testing.assert_close(own_head(method, home, received, 30.0), expected)
 
 
 def test_alone_fedcof_takes_every_own_record_for_a_client() -> None:

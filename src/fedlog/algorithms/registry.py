@@ -149,7 +149,9 @@ class _MethodWithoutTraining:
     def schedule(self) -> Schedule:
         """The method's schedule with every training phase taken out."""
         schedule = self._algorithm.schedule
-        return replace(schedule, round=tuple(replace(exchange, phases=()) for exchange in schedule.round))
+        opening = None if schedule.opening is None else replace(schedule.opening, phases=())
+        round_without = tuple(replace(exchange, phases=()) for exchange in schedule.round)
+        return replace(schedule, opening=opening, round=round_without, closing=())
 
 
 def _refuse_incomplete_method(method: str, missing: list[str]) -> None:

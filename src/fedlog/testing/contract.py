@@ -296,7 +296,8 @@ def check_closing_phase(trial: Trial) -> None:
     assert once == again, "closing twice gives different results"
     assert find_largest_gap(before, read_models(simulation)) == 0, "closing changes the models that the clients keep"
     moved = find_largest_gap(before, read_models(simulation, closing=True)) > 0
-    assert moved == has_closing, "the closing phase does not change the models"
+    assert moved or not has_closing, "the closing phase does not change the models"
+    assert has_closing or not moved, "the models change after the last round, and there is no closing phase"
 
 
 def check_backends_agree(trial: Trial) -> None:

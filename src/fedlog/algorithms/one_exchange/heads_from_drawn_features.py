@@ -146,8 +146,10 @@ class FedPFT(HeadFromDrawnFeatures):
 
     def solve_personal_head_from_home(self, home: Params, received: Params, strength: float) -> Tensor | None:
         """The head trained on features drawn from the client's mixtures, with the global head as the prior."""
-        features, labels = self._draw_features(Mixtures(*(home[name] for name in OWN_MIXTURES)))
-        return self.train_personal_head(features, labels, len(features), received, strength) if len(features) else None
+        own = Mixtures(*(home[name] for name in OWN_MIXTURES))
+        features, labels = self._draw_features(own)
+        n_records = float(own.counts.sum())  # of many records fewer features are drawn, and the prior must not gain
+        return self.train_personal_head(features, labels, n_records, received, strength) if len(features) else None
 
     def _draw_features(self, mixtures: Mixtures) -> tuple[Tensor, Tensor]:
         """Features (n, w) drawn from the mixtures, and their labels (n,).

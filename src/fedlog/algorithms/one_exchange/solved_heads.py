@@ -86,6 +86,9 @@ class FedNB(OneExchange):
     name = "fed-nb"
     detail = Detail.SQUARES
 
+    def __post_init__(self) -> None:
+        self._check_option("share", 0 <= self.share <= 1, "must be 0 to 1")
+
     def solve(self, moments: Moments, noise_std: float = 0.0) -> QuadraticHead:
         """The naive Bayes head of the summed moments."""
         return solve_naive_bayes(moments, self.share)
@@ -104,6 +107,9 @@ class FedLDA(OneExchange):
     name = "fed-lda"
     detail = Detail.SECOND
 
+    def __post_init__(self) -> None:
+        self._check_option("share", self.share is None or 0 <= self.share <= 1, "must be 0 to 1")
+
     def solve(self, moments: Moments, noise_std: float = 0.0) -> Tensor:
         """The linear discriminant head of the summed moments."""
         return solve_linear_discriminant(moments, self.share, noise_std, find_least_count_for_mean(noise_std))
@@ -121,6 +127,10 @@ class FedQDA(OneExchange):
 
     name = "fed-qda"
     detail = Detail.CLASS_SECOND
+
+    def __post_init__(self) -> None:
+        self._check_option("towards_pooled", 0 <= self.towards_pooled <= 1, "must be 0 to 1")
+        self._check_option("share", self.share is None or 0 <= self.share <= 1, "must be 0 to 1")
 
     def solve(self, moments: Moments, noise_std: float = 0.0) -> QuadraticHead:
         """The quadratic discriminant head of the summed moments."""
