@@ -95,6 +95,8 @@ def test_every_record_names_a_commit_without_changes(results: Path) -> None:
         ("select-equal-chances-table-mnist", tuning_grids.HIGHEST_MNIST),
         ("select-equal-chances-table-cifar10", tuning_grids.HIGHEST_CIFAR10),
         ("select-equal-chances-har", tuning_grids.HIGHEST_HAR),
+        ("select-weight-decay-table-mnist", tuning_grids.SELECTED_MNIST),
+        ("select-weight-decay-table-cifar10", tuning_grids.SELECTED_CIFAR10),
         ("select-fedlog-c-letter-mnist", "alpha-0.3-g-1.1"),
     ],
 )
