@@ -7,9 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from made_up_runs import write_run
 
 from fedlog.algorithms.interface import ModelPlan
+from fedlog.core.keys import Key
 from fedlog.errors import InputError
 from fedlog.experiments.run import privacy
 from fedlog.experiments.run.execute import SUMMARY
@@ -27,16 +29,18 @@ from fedlog.experiments.tables.privacy_figure import (
     find_epsilon_formula,
     make_name_of_row_with_noise,
 )
-from fedlog.privacy.guarantee import Calibration, Trust
+from fedlog.privacy.guarantee import Calibration, NoiseSetting, Trust
 from fedlog.report.paper.privacy_tables import (
     draw_privacy_figure,
     make_guarantee_table,
     make_noise_level_table,
+    make_repeated_noise_table,
     make_verification_table,
 )
 from fedlog.report.paper.reproduction import GUARANTEES, GUARANTEES_END, write_reproduction_pages
 from fedlog.settings.resolve import resolve
 from fedlog.settings.spec import RunSpec
+from fedlog.wire.message import Kind, Message, make_contribution
 
 
 def test_every_level_and_verified_cell_has_the_noise_it_is_named_after() -> None:
@@ -49,11 +53,46 @@ def test_every_level_and_verified_cell_has_the_noise_it_is_named_after() -> None
         guard = privacy.make_run_protection(run, build_method(run.spec, plan), plan, CLIENTS)
         assert guard is not None
         assert guard.releases == 40
-        level = VERIFIED_LEVEL if row.name.startswith("verify") else int(row.name.rpartition("-")[2])
+        plain = row.name.partition("-draw-")[0]
+        level = VERIFIED_LEVEL if row.name.startswith("verify") else int(plain.rpartition("-")[2])
         mechanism = guard.mechanism
         assert mechanism.compute_std_of_sum(CLIENTS) / mechanism.sensitivity == pytest.approx(level, rel=2e-3), row.name
         seen += 1
-    assert seen == 2 * len(LEVELS) + 3
+    assert seen == 2 * len(LEVELS) + 3 + 6
+
+
+def test_other_draws_of_the_noise_are_of_the_same_size_and_not_the_same() -> None:
+    plan = ModelPlan(10, 100, (), 1)
+    message = Message(Kind.STATISTICS, (torch.zeros(10, 101),))
+    noises = []
+    for row in ("clamp-noise-64", "clamp-noise-64-draw-1", "clamp-noise-64-draw-1", "clamp-noise-64-draw-2"):
+        run = resolve(PRIVACY_FIGURE.find_row(row).spec)
+        guard = privacy.make_run_protection(run, build_method(run.spec, plan), plan, CLIENTS)
+        assert guard is not None
+        noises.append(guard.add_server_noise(make_contribution(message), Key(3)).arrays[0] / guard.mechanism.sigma)
+    own, once, again, other = noises
+    assert torch.equal(once, again)
+    for noise in (once, other):
+        assert abs(float((own * noise).mean())) < 0.15  # independent: the standard error of 1010 products is 0.03
+        assert float(noise.std()) == pytest.approx(1, abs=0.1)
+    assert not torch.equal(once, other)
+
+
+def test_another_draw_is_refused_where_noise_differs_in_every_run() -> None:
+    spec = replace(PRIVACY_FIGURE.find_row("clamp-noise-64").spec, noise_draw=1)
+    with pytest.raises(InputError, match="--noise-draw 1 repeats a run with other float noise, found: discrete noise"):
+        resolve(replace(spec, noise=NoiseSetting.DISCRETE))
+    with pytest.raises(InputError, match="these settings need --privacy: noise_draw"):
+        resolve(RunSpec(noise_draw=1))
+
+
+def test_the_luck_of_the_noise_is_its_spread_over_the_draws(tmp_path: Path) -> None:
+    names = ("clamp-noise-16", *(f"clamp-noise-16-draw-{draw}" for draw in (1, 2)))
+    for cell, accuracy in zip(list_cells(PRIVACY_FIGURE, tmp_path, names, (0,)), (0.5, 0.52, 0.51), strict=True):
+        write_run(cell, [accuracy], 10)
+    first, second = make_repeated_noise_table(collect_runs(PRIVACY_FIGURE, tmp_path)).rows
+    assert first == ("16", "50.00", "52.00", "51.00", "not run", "1.00")
+    assert second == ("64", *["not run"] * 4, "")
 
 
 def test_readings_cover_both_formulas_places_and_deltas() -> None:

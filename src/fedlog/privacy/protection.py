@@ -132,6 +132,10 @@ class Protection:
         arrays = split_into_shapes(noisy, [tuple(array.shape) for array in total.arrays])
         return replace(total, arrays=arrays, noise_std=math.hypot(total.noise_std, self.mechanism.server_std))
 
+    def with_noise_draw(self, draw: int) -> Protection:
+        """Return a copy that adds other float noise to the statistics than the seed's own."""
+        return replace(self, sampler=lambda key: FloatSampler(key.child("draw", draw)))
+
     def make_training_event(self, round_number: int, exchange: str) -> TrainingRound | None:
         """Make the event to record before results of this exchange's training are sent; None without DP-SGD."""
         if self.training is None:

@@ -43,6 +43,9 @@ class PrivacySettings(Section):
     trust: Trust | None = setting(None, "who adds noise (default: central)", deployed=True, aliases=("--mechanism",))
     calibration: Calibration | None = setting(None, "how noise follows from the budget (default: exact)")
     noise: NoiseSetting | None = setting(None, "how noise is drawn; float (default) is for simulation only")
+    noise_draw: int | None = setting(
+        None, "another draw of float noise, all else equal: 1, 2, ... (default: the seed's own draw)", metavar="N"
+    )
     clip: str | None = setting(
         None, "bound on the features: clamp:B (each) or l2:R (each record)", deployed=True, metavar="BOUND"
     )

@@ -24,7 +24,7 @@ from fedlog.wire.transport import Transport
 SGD_CLIP, SAMPLE_RATE = 1.0, 0.1
 SGD_SHARE = 0.5  # the share of epsilon for DP-SGD if its noise is not given
 Positive = Annotated[float, Meta(gt=0)]
-_NEED_PRIVACY = ("epsilon", "delta", "message_norm", "trust", "calibration", "noise")
+_NEED_PRIVACY = ("epsilon", "delta", "message_norm", "trust", "calibration", "noise", "noise_draw")
 _NEED_DP_SGD = ("sgd_noise", "sgd_clip", "sample_rate")
 
 

@@ -224,6 +224,12 @@ def _check_promise(spec: RunSpec, promise: Promise | None) -> None:
         _check_record_privacy(spec)
     if promise.unit is Unit.CLIENT and promise.trust is not Trust.LOCAL:
         _check_client_privacy(spec, promise.trust)
+    if spec.noise_draw is not None and promise.noise is NoiseSetting.DISCRETE:
+        raise InputError(
+            f"--noise-draw {spec.noise_draw} repeats a run with other float noise, found: discrete noise, which "
+            "differs in every run",
+            hint="leave out --noise-draw, or use --noise float",
+        )
     if spec.stop_at_accuracy is not None:
         raise InputError(
             "--stop-at-accuracy cannot be used with --privacy: when to stop would depend on private data, and the "

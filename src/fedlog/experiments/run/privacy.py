@@ -37,7 +37,7 @@ def make_run_protection(run: ResolvedRun, algorithm: Algorithm, plan: ModelPlan,
         require_opacus()
         training = run.dp_sgd.plan_training(run.promise, algorithm, plan, run.settings.rounds)
     honest = 1 if run.sums is None else _count_required_survivors(run.sums, run.settings, clients)
-    return plan_protection(
+    protection = plan_protection(
         run.promise,
         algorithm,
         plan,
@@ -46,6 +46,8 @@ def make_run_protection(run: ResolvedRun, algorithm: Algorithm, plan: ModelPlan,
         honest_survivors=honest,
         training=training,
     )
+    draw = run.spec.noise_draw
+    return protection if protection is None or draw is None else protection.with_noise_draw(draw)
 
 
 def make_secure_sums(run: ResolvedRun, protection: Protection | None, clients: int) -> SecureSums | None:

@@ -28,6 +28,7 @@ LEVELS = (4, 16, 64, 256, 512, 1024)  # z: std of the noise on the sum, divided 
 DELTAS = (0.01, 1e-5)  # the paper's, and one that is small enough for fifty thousand records
 CLIPS = {"clamp": "clamp:2", "l2": "l2:3"}
 VERIFIED_CLIP, VERIFIED_LEVEL = "clamp", 64
+REPEATED_LEVELS, NOISE_DRAWS = (16, 64), (1, 2, 3)  # of the verified clip, with other noise on the same seed
 MESSAGE_NORM = 500.0  # about the norm of a client's statistics: 250 records a class, features of norm up to 3
 CLIENT_EPSILONS = (2.0, 8.0, 20.0)
 RECORD_EPSILONS = (0.5, 2.0, 8.0)
@@ -122,6 +123,25 @@ def _make_noise_level_rows() -> list[TableRow]:
     return rows
 
 
+def make_name_of_repeated_row(level: float, draw: int) -> str:
+    """Return the name of the row with the verified clip, this level of noise, and this other draw of the noise."""
+    return f"{make_name_of_row_with_noise(VERIFIED_CLIP, level)}-draw-{draw}"
+
+
+def _make_repeated_rows() -> list[TableRow]:
+    """Make rows, with one seed, that differ from those at two noise levels in the draw of the noise alone."""
+    return [
+        TableRow(
+            make_name_of_repeated_row(level, draw),
+            f"{CLIPS[VERIFIED_CLIP]}, noise {level} x, draw {draw}",
+            replace(_make_spec_at_level(LEVEL_FORMULA, VERIFIED_CLIP, level), noise_draw=draw),
+            seeds=(0,),
+        )
+        for level in REPEATED_LEVELS
+        for draw in NOISE_DRAWS
+    ]
+
+
 def _make_verification_rows() -> list[TableRow]:
     """Make one row, with one seed, for each of the `VERIFIED_FORMULAS`, to check that it gives the same noise."""
     rows = []
@@ -161,8 +181,13 @@ PRIVACY_FIGURE = Experiment(
     name="figure-privacy",
     title="Figure 2 (bottom), differential privacy on CIFAR-10",
     kind=ExperimentKind.PRIVACY,
-    rows=(*_make_noise_level_rows(), *_make_verification_rows(), *_make_guarantee_rows()),
-    seeds=(0, 1),
+    rows=(
+        *_make_noise_level_rows(),
+        *_make_repeated_rows(),
+        *_make_verification_rows(),
+        *_make_guarantee_rows(),
+    ),
+    seeds=(0, 1, 2, 3, 4),
     remarks=(
         f"{ROUNDS} rounds of FedLog are {ROUNDS} releases; 100 clients.",
         "The epsilons of the noise levels are labels, not guarantees, under either formula. The theorem behind them "

@@ -6,6 +6,7 @@ check the formulas, and runs with a privacy guarantee.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,9 +21,12 @@ from fedlog.experiments.tables.privacy_figure import (
     DELTAS,
     EPSILON_FORMULAS,
     LEVELS,
+    NOISE_DRAWS,
+    REPEATED_LEVELS,
     VERIFIED_CLIP,
     VERIFIED_LEVEL,
     find_epsilon_formula,
+    make_name_of_repeated_row,
     make_name_of_row_with_noise,
     make_name_of_row_without_noise,
 )
@@ -43,8 +47,13 @@ FORMULA_COLOURS = {
 
 
 def make_privacy_tables(finished: FinishedRuns) -> list[TextTable]:
-    """Make three tables: levels of noise with their epsilons, runs that check the epsilons, and guarantees."""
-    return [make_noise_level_table(finished), make_verification_table(finished), make_guarantee_table(finished)]
+    """Make tables of noise levels with their epsilons, of repeated noise, of checks of the epsilons, of guarantees."""
+    return [
+        make_noise_level_table(finished),
+        make_repeated_noise_table(finished),
+        make_verification_table(finished),
+        make_guarantee_table(finished),
+    ]
 
 
 def make_noise_level_table(finished: FinishedRuns) -> TextTable:
@@ -80,6 +89,28 @@ def make_noise_level_table(finished: FinishedRuns) -> TextTable:
 def count_releases(finished: FinishedRuns) -> int:
     """Return how many releases a run of this experiment makes: one in each of its rounds."""
     return finished.experiment.find_row(make_name_of_row_with_noise(VERIFIED_CLIP, VERIFIED_LEVEL)).spec.rounds or 0
+
+
+def make_repeated_noise_table(finished: FinishedRuns) -> TextTable:
+    """Make a table of accuracies that differ in the draw of the noise alone, with their standard deviation."""
+    rows = []
+    for level in REPEATED_LEVELS:
+        names = [make_name_of_repeated_row(level, draw) for draw in NOISE_DRAWS]
+        (seed,) = finished.experiment.find_row(names[0]).seeds
+        finals = [
+            finished.find_final_accuracies(name).get(seed)
+            for name in (make_name_of_row_with_noise(VERIFIED_CLIP, level), *names)
+        ]
+        known = [accuracy for accuracy in finals if accuracy is not None]
+        shown = (NOT_RUN if accuracy is None else f"{accuracy:.2f}" for accuracy in finals)
+        rows.append((f"{level}", *shown, f"{statistics.stdev(known):.2f}" if len(known) > 1 else ""))
+    columns = (
+        "noise on the sum, x a record's share",
+        "the seed's own draw, %",
+        *(f"draw {draw}, %" for draw in NOISE_DRAWS),
+        "standard deviation, points",
+    )
+    return TextTable(columns, tuple(rows), f"The luck of the noise: {CLIPS[VERIFIED_CLIP]}, one seed, other draws")
 
 
 def make_verification_table(finished: FinishedRuns) -> TextTable:
