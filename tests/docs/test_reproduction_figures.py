@@ -302,6 +302,71 @@ def test_mnist_with_another_optimiser() -> None:
     )
 
 
+def change_by_weight_decay(grid: str, decay: float) -> dict[str, float]:
+    """By how much this weight decay changes the accuracy of each row of the grid, in points."""
+    plain = [path.name for path in (RESULTS / grid).iterdir() if path.is_dir() and "weight-decay" not in path.name]
+    assert len(plain) == 12
+    return {
+        row: float(np.mean(list(final(f"{grid}/{row}-weight-decay-{decay:g}").values())))
+        - float(np.mean(list(final(f"{grid}/{row}").values())))
+        for row in plain
+    }
+
+
+@pytest.mark.parametrize("data", ["table-mnist", "table-cifar10", "har"])
+def test_weight_decay_costs_accuracy_on_average(data: str) -> None:
+    grid = f"select-weight-decay-{data}"
+    changes = {decay: change_by_weight_decay(grid, decay) for decay in (0.1, 0.3, 1.0)}
+    means = [float(np.mean(list(each.values()))) for each in changes.values()]
+    assert max(means) < 0
+    check(
+        discussion(grid),
+        [
+            f"0.1 changes the accuracy of the twelve methods by {means[0]:.2f} points on average, 0.3 by "
+            f"{means[1]:.2f} and 1 by {means[2]:.2f}"
+        ],
+    )
+    if data == "table-mnist":
+        assert max(max(each.values()) for each in changes.values()) < 0.11
+        shared = [change for row, change in changes[1.0].items() if row.startswith(("fedavg", "fedb", "feddbe", "cs-"))]
+        assert (round(-max(shared)), round(-min(shared))) == (4, 31)
+    elif data == "table-cifar10":
+        assert sum(change > 0 for change in changes[0.1].values()) == 6
+        assert max(changes[0.1], key=changes[0.1].__getitem__).startswith("fedlog-random")
+        assert f"{max(changes[0.1].values()):.1f}" == "0.7"
+        assert (
+            max(change for each in changes.values() for row, change in each.items() if row.startswith("cs-fl")) < -8.5
+        )
+    else:
+        assert 1.5 < max(abs(change) for each in changes.values() for change in each.values()) < 2.1
+
+
+def test_the_overview_says_what_weight_decay_costs() -> None:
+    grids = [f"select-weight-decay-{data}" for data in ("table-mnist", "table-cifar10", "har")]
+    costs = [-float(np.mean(list(change_by_weight_decay(grid, 0.1).values()))) for grid in grids]
+    check(OVERVIEW, ["0.1 costs {:.1f}, {:.1f} and {:.1f} points".format(*costs)])
+
+
+def test_what_closes_the_gap_of_fedrep() -> None:
+    grid = "select-fedrep-cifar10"
+    table = read_runs(f"{grid}/as-in-the-table")[100]
+    ends = {
+        row: mean(final(f"{grid}/{row}").values())
+        for row in ("head-rate-as-the-bodys", "one-personal-layer", "head-epochs-1", "batches-of-10")
+    }
+    check(
+        discussion(grid),
+        [
+            f"FedRep is best at round {1 + int(np.argmax(table.accuracies))} with {table.accuracies.max():.1f} % and "
+            f"falls to {table.accuracies[-1]:.1f} % at round 60",
+            f"it ends at {ends['head-rate-as-the-bodys']} %",
+            f"the head at {ends['one-personal-layer']} %",
+            f"one epoch of the head at {ends['head-epochs-1']} %",
+            f"make it worse: {ends['batches-of-10']} %",
+        ],
+    )
+
+
 def test_equal_chances_on_mnist() -> None:
     table = "table-tuned-mnist"
     first, second, third = (over(table, row, "local") for row in ("lg-fedavg-2", "fedlog-c", "fedlog"))
