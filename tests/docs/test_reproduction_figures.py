@@ -135,6 +135,8 @@ def test_the_overview() -> None:
     below = [-over("table-tuned-cifar10", row, "local").mean() for row in ("fedrep", "lg-fedavg-1", "lg-fedavg-2")]
     best = [run.accuracies.max() for run in read_runs("table-mnist/fedlog").values()]
     letter = minus(final("table-mnist-letter/fedlog-c"), final("table-mnist/fedlog-c"))
+    flexible = "figure-flexible-cifar100"
+    lost = 54.03 - np.mean(list(final(f"{flexible}/lg-fedavg-1").values()))
     check(
         OVERVIEW,
         [
@@ -149,6 +151,8 @@ def test_the_overview() -> None:
             f"{mean_and_error(cifar['fedlog-c'], 1)}; both intervals include 0",
             f"are {min(below):.1f} to {max(below):.1f} points below it",
             f"the mean of the best rounds is {mean(best, 2)} as well",
+            f"different bodies on CIFAR-100: +{mean_and_error(over(flexible, 'fedproto', 'fedlog-c'), 1)}",
+            f"ends {lost:.1f} points below its printed value, and below training alone",
             f"this ends at {mean(final('table-mnist-letter/fedlog-c').values(), 2)} %",
             f"{mean_and_error(letter)} points below our row on the same seeds",
         ],
@@ -160,7 +164,7 @@ def test_the_overview() -> None:
             assert abs(over("table-tuned-mnist", row, other).mean()) < 0.2
     for table in ("table-mnist", "table-cifar10"):
         assert abs(over(table, "fedlog", "local").mean()) < 0.5
-    for table in ("table-mnist", "table-cifar10", "table-cifar100"):
+    for table in ("table-mnist", "table-cifar10", "table-cifar100", "figure-flexible-cifar100"):
         assert over(table, "fedlog-c", "fedlog").mean() > 0
 
 
@@ -419,6 +423,43 @@ def test_cifar_10_and_100() -> None:
     check(
         GAINS,
         [f"{mean(above['fedlog-c'])} and {mean(above['fedlog'])} points for FedLog-C and FedLog on [CIFAR-100]"],
+    )
+
+
+def test_flexible_architectures_on_cifar_100() -> None:
+    table, printed = (
+        "figure-flexible-cifar100",
+        {"fedlog-c": 55.86, "fedlog": 55.31, "fedproto": 54.74, "lg-fedavg-1": 54.03},
+    )
+    finals = {row: final(f"{table}/{row}") for row in (*printed, "local")}
+    assert all(each.keys() == {0, 1, 2} for each in finals.values())
+    off = {row: float(np.mean(list(finals[row].values()))) - value for row, value in printed.items()}
+    assert -0.5 < off["fedlog-c"] < 0
+    assert -0.5 < off["fedlog"] < 0
+    alone = {row: mean_and_error(over(table, row, "local"), 1) for row in printed}
+    assert over(table, "lg-fedavg-1", "local").mean() < 0 < over(table, "fedlog", "local").mean()
+    assert (over(table, "fedproto", "fedlog-c") > -0.25).all()
+    same = {
+        row: mean_and_error(minus(finals[row], final(f"table-cifar100/{row}", 60)), 1) for row in ("fedlog", "fedlog-c")
+    }
+    late = [
+        np.mean([run.accuracies[-1] - run.accuracies[-11] for run in read_runs(f"{table}/{row}").values()])
+        for row in HOME
+    ]
+    check(
+        discussion(table),
+        [
+            f"FedLog-C ends {alone['fedlog-c']} points above training alone and FedLog {alone['fedlog']}",
+            f"above LG-FedAvg 1 by {mean_and_error(over(table, 'fedlog-c', 'lg-fedavg-1'), 1)} and "
+            f"{mean_and_error(over(table, 'fedlog', 'lg-fedavg-1'), 1)}",
+            f"FedProto ends {mean_and_error(over(table, 'fedproto', 'fedlog-c'), 1)} points above FedLog-C",
+            f"{off['fedproto']:.1f} above its printed value",
+            f"LG-FedAvg 1 ends {-off['lg-fedavg-1']:.1f} points below its printed value and {alone['lg-fedavg-1']} "
+            "below training alone",
+            f"FedLog-C's difference of {-off['fedlog-c']:.1f} is more than chance",
+            f"gain {min(late):.1f} to {max(late):.1f} points in the last ten rounds",
+            f"FedLog is lower by {same['fedlog']} points and FedLog-C by {same['fedlog-c']}",
+        ],
     )
 
 
