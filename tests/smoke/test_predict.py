@@ -23,7 +23,14 @@ from fedlog.models.body import HEAD, draw_initial_head
 from fedlog.models.catalog import make_body
 from fedlog.models.frozen import refuse_trained_weights
 from fedlog.models.model import Model
-from fedlog.models.model_folder import WEIGHTS, load_model, save_model
+from fedlog.models.model_folder import (
+    RUN_DESCRIPTION,
+    WEIGHTS,
+    load_model,
+    load_models,
+    save_model,
+    save_run_models,
+)
 from fedlog.models.onnx_export import export_onnx
 
 TABLE = Schema(
@@ -214,3 +221,23 @@ def test_code_that_is_allowed_by_name_is_used(
     assert main(["predict", str(folder), "--data", str(new)]) == 2
     assert main(["predict", str(folder), "--data", str(new), "--allow-code", "test_predict:own_body"]) == 0
     assert capsys.readouterr().out.startswith("label,")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "says"),
+    [
+        ('"version": 1', '"version": 7', "expected a model folder of version 1, found 7"),
+        ('"clients"', '"people"', "expected a model folder, found: .*KeyError: 'clients'"),
+        ('"weights"', '"wights"', "expected a model folder, found: .*KeyError: 'weights'"),
+        ("{", "", "expected a model folder, found: "),
+    ],
+)
+def test_a_damaged_description_of_a_runs_models_is_named(tmp_path: Path, old: str, new: str, says: str) -> None:
+    save_run_models(tmp_path, {"north": table_model()})
+    assert set(load_models(tmp_path)) == {"north"}
+    description = tmp_path / RUN_DESCRIPTION
+    assert old in description.read_text()
+    description.write_text(description.read_text().replace(old, new, 1))
+    for load in (lambda: load_models(tmp_path), lambda: load_model(tmp_path / "north")):
+        with pytest.raises(InputError, match=says):
+            load()

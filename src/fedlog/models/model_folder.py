@@ -11,7 +11,8 @@ A run's folder has one parameter file for each client, and `models.json` and `sc
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,7 +52,7 @@ def save_model(folder: Path, model: Model) -> Path:
 
 
 def read_unseen_classes(folder: Path, model: Model) -> list[str]:
-    """The classes without a training record at the model's site, from the model's provenance or the folder's report."""
+    """The classes without a training record at the model's site, from its provenance or the folder's `report.json`."""
     found = model.provenance.get(UNSEEN)
     if found is None and (folder / REPORT).exists():
         found = json.loads((folder / REPORT).read_text()).get(UNSEEN)
@@ -87,8 +88,19 @@ def write_run_description(folder: Path, models: Mapping[str, Model], weights_of:
 
 def list_model_names(folder: Path) -> tuple[str, ...]:
     """The clients that have a model in a run's folder of models; empty if the run saved none."""
-    path = folder / RUN_DESCRIPTION
-    return tuple(parse_json(path.read_text())["clients"]) if path.exists() else ()
+    return tuple(_read_run_description(folder)["clients"]) if (folder / RUN_DESCRIPTION).exists() else ()
+
+
+def _read_run_description(folder: Path) -> dict[str, Any]:
+    """The content of a run's `models.json`; InputError if it has another version."""
+    described: dict[str, Any] = parse_json((folder / RUN_DESCRIPTION).read_text())
+    _check_version(described, folder)
+    return described
+
+
+def _check_version(described: Mapping[str, Any], folder: Path) -> None:
+    if described["version"] != VERSION:
+        raise InputError(f"expected a model folder of version {VERSION}, found {described['version']}: {folder}")
 
 
 def locate_client_model(folder: Path, client: str) -> Path:
@@ -103,32 +115,44 @@ def load_model(path: Path) -> Model:
 
     Raise an InputError that names the part that is missing or wrong.
     """
-    try:
+    with _refuse_damaged_files(path):
         if not (path / DESCRIPTION).exists() and (path.parent / RUN_DESCRIPTION).exists():
             return _load_from_run(path.parent, _find_client(path))
         described = parse_json((path / DESCRIPTION).read_text())
-        if described["version"] != VERSION:
-            raise InputError(f"expected a model folder of version {VERSION}, found {described['version']}: {path}")
+        _check_version(described, path)
         schema = load_schema(path / SCHEMA)
-        encoder = _read_encoder((path / ENCODER).read_text(), schema) if (path / ENCODER).exists() else None
+        encoder = _parse_table_encoder((path / ENCODER).read_text(), schema) if (path / ENCODER).exists() else None
         return _assemble_model(path / WEIGHTS, described, schema, encoder, described.get("provenance", {}))
+
+
+@add_default_hint("load them with the version of fedlog that saved them")
+def load_models(folder: Path) -> dict[str, Model]:
+    """All models in a run's folder of models, by client; clients with the same body share one body object.
+
+    Raise an InputError that names the part that is missing or wrong.
+    """
+    bodies: dict[str, Body] = {}
+    with _refuse_damaged_files(folder):
+        return {client: _load_from_run(folder, client, bodies) for client in list_model_names(folder)}
+
+
+@contextmanager
+def _refuse_damaged_files(path: Path) -> Iterator[None]:
+    """Raise an InputError that names the path in place of errors from reading its files."""
+    try:
+        yield
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise InputError(
-            f"expected a model folder, found: {path} ({type(error).__name__}: {error})", hint=_hint_at_models(path)
+            f"expected a model folder, found: {path} ({type(error).__name__}: {error})",
+            hint=_make_wrong_path_hint(path),
         ) from None
 
 
-def load_models(folder: Path) -> dict[str, Model]:
-    """All models in a run's folder of models, by client; clients with the same body share one body object."""
-    bodies: dict[str, Body] = {}
-    return {client: _load_from_run(folder, client, bodies) for client in list_model_names(folder)}
-
-
 def _load_from_run(folder: Path, client: str, bodies: dict[str, Body] | None = None) -> Model:
-    described = parse_json((folder / RUN_DESCRIPTION).read_text())
+    described = _read_run_description(folder)
     own = described["clients"][client]
     schema = load_schema(folder / SCHEMA)
-    encoder = None if own["encoder"] is None else _read_encoder(json.dumps(own["encoder"]), schema)
+    encoder = None if own["encoder"] is None else _parse_table_encoder(json.dumps(own["encoder"]), schema)
     return _assemble_model(folder / own["weights"], own, schema, encoder, described["provenance"], bodies)
 
 
@@ -140,24 +164,27 @@ def _find_client(path: Path) -> str:
             return client
     raise InputError(
         f"expected the model of a client in {path.parent}, found none for: {path.name}",
-        hint=_suggest_models(path.parent),
+        hint=_make_model_list_hint(path.parent),
     )
 
 
-def _read_encoder(text: str, schema: Schema) -> TableEncoder:
+def _parse_table_encoder(text: str, schema: Schema) -> TableEncoder:
     from fedlog.data.tables import TableEncoder
 
     return TableEncoder.from_json(text, schema)
 
 
-def _hint_at_models(path: Path) -> str:
+def _make_wrong_path_hint(path: Path) -> str:
+    """Make the hint for a path without a model: the models of a run in this folder, else where models usually are."""
     for folder in (path, path / "models"):
-        if (folder / RUN_DESCRIPTION).exists():
-            return _suggest_models(folder)
+        with suppress(ValueError, KeyError, TypeError, InputError):  # the description itself may be damaged
+            if (folder / RUN_DESCRIPTION).exists():
+                return _make_model_list_hint(folder)
     return "a site's model is in SITE/models/RUN, a model of a simulated run in RUN/models/CLIENT"
 
 
-def _suggest_models(folder: Path) -> str:
+def _make_model_list_hint(folder: Path) -> str:
+    """Make the hint that lists the paths of (at most five) models in a run's folder of models."""
     names = list_model_names(folder)
     more = ", ..." if len(names) > 5 else ""
     return f"name one of its models: {', '.join(str(locate_client_model(folder, name)) for name in names[:5])}{more}"
