@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedlog.audit.canary import run_audit
-from fedlog.audit.result import Audit, AuditedPart, Fault
+from fedlog.audit.result import AuditedPart, AuditSettings, Fault
 from fedlog.engine.software import list_software_versions
 from fedlog.experiments.run.execute import execute
 from fedlog.privacy.guarantee import Budget, Trust, Unit
@@ -31,20 +31,20 @@ LARGE = Budget(8.0, 1e-5)
 FEW = 4000  # trials show what is plain to see
 CLIENTS = 200  # in one secure sum, each of which agrees on a mask with each
 AUDITS = [
-    *(Audit(unit, BUDGET, trust) for unit in UNITS for trust in (Trust.CENTRAL, Trust.LOCAL)),
-    *(Audit(unit, BUDGET, fault=Fault.SMALL_NOISE, too_small=1.3) for unit in UNITS),
-    *(Audit(unit, LARGE, trials=FEW) for unit in UNITS),
-    *(Audit(unit, LARGE, fault=Fault.SMALL_NOISE, too_small=2.0, trials=FEW) for unit in UNITS),
-    *(Audit(unit, LARGE, fault=Fault.UNCLIPPED, trials=FEW) for unit in UNITS),
-    *(Audit(unit, BUDGET, fault=Fault.EXACT_COUNT, trials=FEW) for unit in UNITS),
-    Audit(Unit.RECORD, Budget(4.0, 1e-5), releases=3, trials=FEW),
-    Audit(Unit.RECORD, BUDGET, Trust.DISTRIBUTED),
-    Audit(Unit.RECORD, BUDGET, Trust.DISTRIBUTED, fault=Fault.SMALL_NOISE, too_small=3.0),
-    Audit(Unit.CLIENT, BUDGET, Trust.DISTRIBUTED, canaries=CLIENTS),
-    Audit(Unit.CLIENT, BUDGET, Trust.DISTRIBUTED, canaries=CLIENTS, fault=Fault.SMALL_NOISE),
-    Audit(Unit.RECORD, BUDGET, audited=AuditedPart.DP_SGD),
-    Audit(Unit.RECORD, BUDGET, audited=AuditedPart.DP_SGD, fault=Fault.SMALL_NOISE),
-    Audit(Unit.PAPER, BUDGET, trials=FEW),
+    *(AuditSettings(unit, BUDGET, trust) for unit in UNITS for trust in (Trust.CENTRAL, Trust.LOCAL)),
+    *(AuditSettings(unit, BUDGET, fault=Fault.SMALL_NOISE, too_small=1.3) for unit in UNITS),
+    *(AuditSettings(unit, LARGE, trials=FEW) for unit in UNITS),
+    *(AuditSettings(unit, LARGE, fault=Fault.SMALL_NOISE, too_small=2.0, trials=FEW) for unit in UNITS),
+    *(AuditSettings(unit, LARGE, fault=Fault.UNCLIPPED, trials=FEW) for unit in UNITS),
+    *(AuditSettings(unit, BUDGET, fault=Fault.EXACT_COUNT, trials=FEW) for unit in UNITS),
+    AuditSettings(Unit.RECORD, Budget(4.0, 1e-5), releases=3, trials=FEW),
+    AuditSettings(Unit.RECORD, BUDGET, Trust.DISTRIBUTED),
+    AuditSettings(Unit.RECORD, BUDGET, Trust.DISTRIBUTED, fault=Fault.SMALL_NOISE, too_small=3.0),
+    AuditSettings(Unit.CLIENT, BUDGET, Trust.DISTRIBUTED, canaries=CLIENTS),
+    AuditSettings(Unit.CLIENT, BUDGET, Trust.DISTRIBUTED, canaries=CLIENTS, fault=Fault.SMALL_NOISE),
+    AuditSettings(Unit.RECORD, BUDGET, audited=AuditedPart.DP_SGD),
+    AuditSettings(Unit.RECORD, BUDGET, audited=AuditedPart.DP_SGD, fault=Fault.SMALL_NOISE),
+    AuditSettings(Unit.PAPER, BUDGET, trials=FEW),
 ]
 DP_SGD = RunSpec(
     data="digits",

@@ -21,8 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from fedlog.engine.software import list_software_versions
-from fedlog.flower.folders.site_folder import Caps
-from fedlog.flower.ops.demo import HOLD_OUT, SITES, make_demo_schema, write_tables
+from fedlog.flower.folders.site_folder import RunCaps
+from fedlog.flower.ops.demo import HOLD_OUT, SITES, make_table_schema, write_site_tables
 from fedlog.flower.ops.local_federation import LocalFederation, LocalSite, RunOutcome
 from fedlog.flower.protocol.plan import Plan
 from fedlog.settings.training import BroadcastForm
@@ -49,11 +49,11 @@ def measure(ways: Sequence[str]) -> list[dict[str, Any]]:
     """The payload and the traffic of a run with each way of sending, all with the same processes."""
     with tempfile.TemporaryDirectory(prefix="fedlog-loopback-") as folder:
         root = Path(folder)
-        tables = write_tables(root / "tables", seed=0)
+        tables = write_site_tables(root / "tables", seed=0)
         sites = {name: LocalSite(tables[name], body, HOLD_OUT) for name, body in SITES.items()}
-        federation = LocalFederation.create(root, make_demo_schema(), sites)
+        federation = LocalFederation.create(root, make_table_schema(), sites)
         for site in federation.sites.values():  # which by themselves begin fewer such runs a day
-            site.write_config(replace(site.read_config(), caps=Caps(plain_runs=len(ways))))
+            site.write_config(replace(site.read_config(), caps=RunCaps(plain_runs=len(ways))))
         outcomes = federation.run_plans([make_plan(way) for way in ways], lambda line: print(line, file=sys.stderr))
     return [describe(way, outcome) for way, outcome in zip(ways, outcomes, strict=True)]
 

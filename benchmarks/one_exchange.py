@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedlog.experiments.run.execute import KeptFiles, execute
+from fedlog.experiments.run.execute import RunFilesToKeep, execute
 from fedlog.models.encoders.pretrained import NETWORKS
 from fedlog.settings.execution import BackendChoice
 from fedlog.settings.spec import RunSpec
@@ -152,7 +152,7 @@ def main() -> None:
             if args.only and name not in args.only.split(","):
                 continue
             folder = place / name / f"seed-{seed}"
-            found = execute(replace(spec, seed=seed), folder, keep=KeptFiles.RECORDS)
+            found = execute(replace(spec, seed=seed), folder, keep=RunFilesToKeep.RECORDS_ONLY)
             (folder / "command.txt").write_text(format_command(replace(spec, seed=seed)) + "\n")
             bits = f"{found.bits_up / 1e9:.4f} + {found.bits_down / 1e9:.4f} Gb"
             print(f"{name} seed {seed}: {100 * found.accuracy_mean_over_clients:.2f} %, {bits}", flush=True)

@@ -52,7 +52,7 @@ def add_privacy_noise(x: Tensor, y: Tensor, epsilon: float, seed: int) -> tuple[
         calibration=Calibration.EXACT,
         bound=ContributionBound(L2Clip(1.0)),
         releases=1,
-        shape=(1, 1 + width),
+        statistics_shape=(1, 1 + width),
         clients=1,
         detail=Detail.SECOND,
     )

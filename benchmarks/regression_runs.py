@@ -21,7 +21,7 @@ import numpy as np
 
 from fedlog.data.public_tables import NUMBER_TABLES
 from fedlog.engine.software import list_software_versions
-from fedlog.experiments.run.execute import KeptFiles, execute
+from fedlog.experiments.run.execute import RunFilesToKeep, execute
 from fedlog.settings.execution import BackendChoice
 from fedlog.settings.spec import RunSpec
 
@@ -55,7 +55,7 @@ def main() -> None:
                 found = []
                 for seed in SEEDS:
                     folder = Path(place) / data / name / str(seed)
-                    summary = execute(replace(spec, seed=seed), folder, keep=KeptFiles.RECORDS)
+                    summary = execute(replace(spec, seed=seed), folder, keep=RunFilesToKeep.RECORDS_ONLY)
                     assert summary.regression is not None
                     found.append(summary.regression)
                 row = {

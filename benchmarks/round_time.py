@@ -32,7 +32,7 @@ from benchmarks.processor_time import count_processor_time
 from fedlog.flower.folders.folder import Folder, read_events
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
 from fedlog.flower.ops import site as site_side
-from fedlog.flower.ops.demo import make_demo_schema, write_tables
+from fedlog.flower.ops.demo import make_table_schema, write_site_tables
 from fedlog.flower.ops.local_federation import LocalFederation, LocalSite
 from fedlog.flower.ops.processes import Command, find_program
 from fedlog.flower.protocol.plan import Plan
@@ -42,7 +42,7 @@ BODY, EPOCHS = "mlp:32", 1
 
 def deal(root: Path, sites: int) -> dict[str, LocalSite]:
     """Deal the rows of the digits to the sites' tables in turn; return the sites."""
-    rows = pl.concat([pl.read_csv(path) for path in write_tables(root / "tables", seed=0).values()])
+    rows = pl.concat([pl.read_csv(path) for path in write_site_tables(root / "tables", seed=0).values()])
     dealt = {}
     for at in range(sites):
         path = root / f"site-{at + 1:02}.csv"
@@ -76,7 +76,7 @@ def use_flowers_pauses(use: bool) -> Iterator[None]:
 def measure(sites: int, rounds: int, flower: bool) -> dict[str, Any]:
     """The rounds of one run: seconds, processor time by kind of program, calls at the gate and bytes."""
     with tempfile.TemporaryDirectory(prefix="fedlog-rounds-") as name, use_flowers_pauses(flower):
-        federation = LocalFederation.create(Path(name), make_demo_schema(), deal(Path(name), sites))
+        federation = LocalFederation.create(Path(name), make_table_schema(), deal(Path(name), sites))
         plan = Plan("rounds", rounds=rounds, options={"epochs": EPOCHS})
         with count_processor_time() as counted:
             outcome = federation.run(plan, lambda line: None)

@@ -20,7 +20,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from fedlog.core.heads.gaussian import find_needed_detail, solve_linear_discriminant, solve_nearest_mean_head
+from fedlog.core.heads.gaussian import find_detail_for_head, solve_linear_discriminant, solve_nearest_mean_head
 from fedlog.core.heads.regression import solve_regression, sum_regression_moments
 from fedlog.core.heads.ridge import solve_ridge_head
 from fedlog.core.map_head import solve_head
@@ -140,7 +140,7 @@ class FedLogHead(ClassifierMixin, _HeadFromSums):  # type: ignore[misc]
             )
         labels = torch.from_numpy(np.searchsorted(self.classes_, y))
         return self._add_moments(
-            Moments.from_records(_convert_to_tensor(X), labels, len(self.classes_), find_needed_detail(self.head))
+            Moments.from_records(_convert_to_tensor(X), labels, len(self.classes_), find_detail_for_head(self.head))
         )
 
     def decision_function(self, X: ArrayLike) -> Array:
@@ -245,7 +245,7 @@ class FedLinearHead(RegressorMixin, _HeadFromSums):  # type: ignore[misc]
             (n,) targets; with `return_std` a pair of targets and scales.
 
         """
-        features = self._check_features(X)
+        features = self._validate_features(X)
         location, scale = self.posterior_.predict(features)
         return (location.numpy(), scale.numpy()) if return_std else location.numpy()
 
@@ -260,11 +260,12 @@ class FedLinearHead(RegressorMixin, _HeadFromSums):  # type: ignore[misc]
             The low and the high ends, (n,) each.
 
         """
-        features = self._check_features(X)
+        features = self._validate_features(X)
         low, high = self.posterior_.predict_interval(features, level)
         return low.numpy(), high.numpy()
 
-    def _check_features(self, X: ArrayLike) -> torch.Tensor:
+    def _validate_features(self, X: ArrayLike) -> torch.Tensor:
+        """The features as a tensor; an error if the estimator is not fitted or was fitted on other columns."""
         check_is_fitted(self)
         return _convert_to_tensor(validate_data(self, X, reset=False))
 

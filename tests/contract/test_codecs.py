@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedlog.core.keys import Key
 from fedlog.wire.codec import CODECS, Codec, WireError
-from fedlog.wire.frame import Reader, compute_starting_checksum, encode_varint, encode_zigzag
+from fedlog.wire.frame import PayloadReader, compute_starting_checksum, encode_varint, encode_zigzag
 from fedlog.wire.message import Kind, Message
 
 ALL = sorted(CODECS)
@@ -355,9 +355,9 @@ def test_the_document_lists_every_codec_with_its_number() -> None:
 @pytest.mark.parametrize("blob", [b"\x80\x00", b"\xff" * 11, b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x02", b"\x80"])
 def test_a_whole_number_that_is_written_otherwise_than_it_must_be_is_refused(blob: bytes) -> None:
     with pytest.raises(WireError):
-        Reader(blob).read_varint()
+        PayloadReader(blob).read_varint()
 
 
 @pytest.mark.parametrize("number", [0, 1, -1, 63, -64, 64, 2**62, -(2**63), 2**63 - 1])
 def test_whole_numbers_of_either_sign_come_back(number: int) -> None:
-    assert Reader(encode_varint(encode_zigzag(number))).read_signed_varint() == number
+    assert PayloadReader(encode_varint(encode_zigzag(number))).read_signed_varint() == number

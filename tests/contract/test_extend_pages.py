@@ -30,7 +30,7 @@ from fedlog.models.body import HEAD, draw_initial_head
 from fedlog.models.catalog import make_body
 from fedlog.settings.execution import BackendChoice
 from fedlog.testing import check_method
-from fedlog.testing.trial import find_largest_gap
+from fedlog.testing.trial import find_largest_difference
 from fedlog.wire.codec import CODECS, find_codec
 
 PAGES = Path(__file__).parents[2] / "docs" / "extend"
@@ -96,7 +96,7 @@ def test_the_codec_of_the_page(
     runs = {name: small.simulation("fedlog", small.federation([5, 8]), codec=name) for name in ("f32", "zipped")}
     records = {name: list(simulation.rounds()) for name, simulation in runs.items()}
     assert [r.correct_per_client for r in records["f32"]] == [r.correct_per_client for r in records["zipped"]]
-    assert find_largest_gap(*(small.models(simulation) for simulation in runs.values())) == 0
+    assert find_largest_difference(*(small.models(simulation) for simulation in runs.values())) == 0
     # Damaged bytes are refused, whatever was done to them.
     blob = made.encode(codec_contract.messages()["statistics"], Key(1))
     for damaged in (b"", blob[:-1], blob[1:], blob + b"x", b"\x01" + blob[1:]):
@@ -123,7 +123,7 @@ def test_the_bodies_of_the_pages(page: str, name: str, follow: Follow, capsys: p
         (backend,) = Engine(settings, choice).make_backends(federation, clients).values()
         trained[choice] = {str(at): fit.params for at, fit in enumerate(backend.train(tasks))}
     for choice in (BackendChoice.BLOCK, BackendChoice.VMAP):
-        assert find_largest_gap(trained[choice], trained[BackendChoice.LOOP]) < 1e-9
+        assert find_largest_difference(trained[choice], trained[BackendChoice.LOOP]) < 1e-9
 
 
 def test_the_layer_of_the_page_is_computed_by_its_block(follow: Follow) -> None:

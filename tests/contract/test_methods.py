@@ -13,7 +13,7 @@ from fedlog.algorithms.registry import METHODS, find_methods, freeze_bodies, mak
 from fedlog.errors import InputError
 from fedlog.settings.training import Initialisation
 from fedlog.testing.contract import Check, contract_checks
-from fedlog.testing.trial import Trial, find_largest_gap
+from fedlog.testing.trial import Trial, find_largest_difference
 from fedlog.testing.trial import run_all_rounds as run
 from fedlog.wire.codec import find_codec
 from fedlog.wire.message import Kind, Message
@@ -112,7 +112,7 @@ def test_one_client_is_plain_local_training_where_it_should_be(method: str, smal
     found = small.models(ours)
     if method == "pooled":
         found = {"c0": found["pooled"]}
-    same = found["c0"].keys() == expected["c0"].keys() and find_largest_gap(found, expected) < 1e-6
+    same = found["c0"].keys() == expected["c0"].keys() and find_largest_difference(found, expected) < 1e-6
     assert same == (method in PLAIN_WITH_ONE_CLIENT)
 
 

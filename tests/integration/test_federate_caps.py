@@ -14,9 +14,9 @@ from three_sites import SCHEMA, fill_site
 from fedlog.cli.main import main
 from fedlog.errors import InputError
 from fedlog.flower.folders.folder import read_events
-from fedlog.flower.folders.site_folder import AcceptedRuns, Caps, SiteFolder
+from fedlog.flower.folders.site_folder import AcceptedRuns, RunCaps, SiteFolder
 from fedlog.flower.protocol.frame import Frame, FrameKind, SendableError, make_run_tag
-from fedlog.flower.protocol.greeting import encode_hello, make_identity
+from fedlog.flower.protocol.greeting import encode_hello, make_versions
 from fedlog.flower.protocol.plan import Plan, read_plan
 from fedlog.flower.site.answer import answer_or_refuse, answer_request
 from fedlog.flower.site.context import SPARE_ANSWERS
@@ -36,7 +36,7 @@ def site(tmp_path: Path) -> SiteFolder:
 
 
 def greet(site: SiteFolder, plan: Plan) -> FrameKind:
-    payload = encode_hello(make_identity(SCHEMA.digest), plan)
+    payload = encode_hello(make_versions(SCHEMA.digest), plan)
     return answer_request(Frame(FrameKind.HELLO, make_run_tag(plan.name), 0, 0, payload), site).kind
 
 
@@ -65,49 +65,53 @@ def test_numbers_beyond_all_use_are_refused_in_a_plan(change: dict[str, object],
 @pytest.mark.parametrize(
     ("caps", "plan", "said"),
     [
-        (Caps(), replace(PLAIN, rounds=1001), "1000 rounds a run, found: 1001"),
-        (Caps(rounds=1), PLAIN, "1 rounds a run, found: 2"),
-        (Caps(), replace(PLAIN, options={"epochs": 101}), "100 epochs a round, found: 101"),
-        (Caps(), replace(PLAIN, options={"epochs": 0}), "trains the body too little"),
-        (Caps(), replace(PLAIN, options={"epochs": 1, "learning_rate": 1e-9}), "trains the body too little"),
-        (Caps(), replace(PLAIN, method="fed-ncm", options={}), "trains the body too little"),
-        (Caps(), replace(PLAIN, method="fedlog-c", options={"first_head": "statistics"}), "trains the body too little"),
-        (Caps(), replace(PLAIN, options={"epochs": 9, "learning_rate": 1e-5}), "trains the body too little"),
-        (Caps(), replace(PLAIN, promise=replace(LOCAL, epsilon=1e4), options={"epochs": 0}), "body too little"),
-        (Caps(only=AcceptedRuns.PRIVATE), replace(PLAIN, promise=replace(LOCAL, epsilon=1e4)), "private runs only"),
+        (RunCaps(), replace(PLAIN, rounds=1001), "1000 rounds a run, found: 1001"),
+        (RunCaps(rounds=1), PLAIN, "1 rounds a run, found: 2"),
+        (RunCaps(), replace(PLAIN, options={"epochs": 101}), "100 epochs a round, found: 101"),
+        (RunCaps(), replace(PLAIN, options={"epochs": 0}), "trains the body too little"),
+        (RunCaps(), replace(PLAIN, options={"epochs": 1, "learning_rate": 1e-9}), "trains the body too little"),
+        (RunCaps(), replace(PLAIN, method="fed-ncm", options={}), "trains the body too little"),
         (
-            Caps(only=AcceptedRuns.SECURE),
+            RunCaps(),
+            replace(PLAIN, method="fedlog-c", options={"first_head": "statistics"}),
+            "trains the body too little",
+        ),
+        (RunCaps(), replace(PLAIN, options={"epochs": 9, "learning_rate": 1e-5}), "trains the body too little"),
+        (RunCaps(), replace(PLAIN, promise=replace(LOCAL, epsilon=1e4), options={"epochs": 0}), "body too little"),
+        (RunCaps(only=AcceptedRuns.PRIVATE), replace(PLAIN, promise=replace(LOCAL, epsilon=1e4)), "private runs only"),
+        (
+            RunCaps(only=AcceptedRuns.SECURE),
             replace(PLAIN, promise=replace(LOCAL, epsilon=1e4)),
             "secure sum or with local",
         ),
-        (Caps(plain_runs=0), replace(PLAIN, promise=CENTRAL), "begins at most 0 plain runs"),
-        (Caps(only=AcceptedRuns.PRIVATE), PLAIN, "private runs only"),
-        (Caps(only=AcceptedRuns.SECURE), PLAIN, "in runs with a secure sum or with local noise"),
+        (RunCaps(plain_runs=0), replace(PLAIN, promise=CENTRAL), "begins at most 0 plain runs"),
+        (RunCaps(only=AcceptedRuns.PRIVATE), PLAIN, "private runs only"),
+        (RunCaps(only=AcceptedRuns.SECURE), PLAIN, "in runs with a secure sum or with local noise"),
         (
-            Caps(only=AcceptedRuns.SECURE),
+            RunCaps(only=AcceptedRuns.SECURE),
             replace(PLAIN, promise=CENTRAL),
             "in runs with a secure sum or with local noise",
         ),
         (
-            Caps(plain_runs=0),
+            RunCaps(plain_runs=0),
             PLAIN,
             r"begins at most 0 plain runs in 24 hours \(no secure sum, no noise from the site\)",
         ),
     ],
 )
-def test_a_plan_beyond_the_caps_of_a_site_is_refused(site: SiteFolder, caps: Caps, plan: Plan, said: str) -> None:
+def test_a_plan_beyond_the_caps_of_a_site_is_refused(site: SiteFolder, caps: RunCaps, plan: Plan, said: str) -> None:
     site.write_config(replace(site.read_config(), caps=caps))
     with pytest.raises(SendableError, match=said) as refusal:
         greet(site, plan)
     assert "or allow it at this site: `fedlog federate caps DIR --" in str(refusal.value.hint)
     assert not list(site.path.glob(f"**/{FILE_NAME}"))
-    site.write_config(replace(site.read_config(), caps=Caps(None, None, None, untrained=True)))
+    site.write_config(replace(site.read_config(), caps=RunCaps(None, None, None, untrained=True)))
     assert greet(site, plan) is FrameKind.WELCOME
 
 
 def test_the_hint_of_a_refusal_is_in_the_log_of_the_site_and_is_not_sent(site: SiteFolder) -> None:
-    site.write_config(replace(site.read_config(), caps=Caps(rounds=1)))
-    payload = encode_hello(make_identity(SCHEMA.digest), PLAIN)
+    site.write_config(replace(site.read_config(), caps=RunCaps(rounds=1)))
+    payload = encode_hello(make_versions(SCHEMA.digest), PLAIN)
     reply = answer_or_refuse(Frame(FrameKind.HELLO, make_run_tag(PLAIN.name), 0, 0, payload), site)
     assert reply.payload == b"this site allows 1 rounds a run, found: 2"
     (logged,) = read_events(site.event_log)
@@ -115,7 +119,7 @@ def test_the_hint_of_a_refusal_is_in_the_log_of_the_site_and_is_not_sent(site: S
 
 
 def test_plain_runs_are_counted_a_day_and_a_run_under_way_goes_on(site: SiteFolder) -> None:
-    site.write_config(replace(site.read_config(), caps=Caps(plain_runs=2)))
+    site.write_config(replace(site.read_config(), caps=RunCaps(plain_runs=2)))
     for name in ("run-1", "run-2", "run-1"):
         assert greet(site, replace(PLAIN, name=name)) is FrameKind.WELCOME
     with pytest.raises(SendableError, match=r"at most 2 plain runs in 24 hours \(.*\), and has begun 2"):
@@ -149,7 +153,7 @@ def test_a_head_that_is_none_is_refused_before_anything_is_counted(
 def test_one_run_has_one_state_at_a_site_and_so_one_set_of_caps(site: SiteFolder) -> None:
     """Otherwise another tag under the name of a running run would start a new run that no cap counts."""
     greet(site, PLAIN)
-    payload = encode_hello(make_identity(SCHEMA.digest), PLAIN)
+    payload = encode_hello(make_versions(SCHEMA.digest), PLAIN)
     with pytest.raises(SendableError, match="in the greeting of run run-1"):
         answer_request(Frame(FrameKind.HELLO, make_run_tag("run-2"), 0, 0, payload), site)
     assert len(list(site.state.glob("*/plan.json"))) == 1
@@ -166,7 +170,7 @@ def test_the_last_round_of_a_falling_rate_is_not_asked_first(site: SiteFolder) -
 
 
 def test_a_step_that_is_asked_again_with_other_heads_is_asked_so_often_and_no_more(site: SiteFolder) -> None:
-    site.write_config(replace(site.read_config(), caps=Caps(rounds=2)))
+    site.write_config(replace(site.read_config(), caps=RunCaps(rounds=2)))
     greet(site, PLAIN)
     said: Counter[str] = Counter()
     for number in range(2 + SPARE_ANSWERS + 3):
@@ -197,13 +201,13 @@ def test_a_cap_is_removed_by_a_command_and_not_by_deleting_its_line(
 ) -> None:
     shown = ["federate", "caps", str(site.path)]
     assert main([*shown, "--epochs", "7", "--only", "secure"]) == 0
-    assert site.read_config().caps == Caps(epochs=7, only=AcceptedRuns.SECURE)
+    assert site.read_config().caps == RunCaps(epochs=7, only=AcceptedRuns.SECURE)
     assert main([*shown, "--remove", "epochs", "--remove", "only", "--remove", "untrained"]) == 0
-    assert site.read_config().caps == Caps(epochs=None, untrained=True)
+    assert site.read_config().caps == RunCaps(epochs=None, untrained=True)
     assert "epochs of a round: no cap" in capsys.readouterr().out
     text = site.config_file.read_text()
     site.config_file.write_text("\n".join(line for line in text.splitlines() if "epochs" not in line) + "\n")
-    assert site.read_config().caps == Caps(untrained=True)
+    assert site.read_config().caps == RunCaps(untrained=True)
     assert main([*shown, "--remove", "everything"]) == 2
     assert main([*shown, "--rounds", "-1"]) == 2
     for wrong in ("epoch = 3", 'epochs = "many"', "epochs = true", "untrained = 1", 'only = "friends"'):

@@ -28,7 +28,7 @@ from fedlog.flower.protocol.frame import (
     unwrap_frame,
     wrap_frame,
 )
-from fedlog.flower.protocol.greeting import Identity, check_identity, make_identity, read_identity, read_time
+from fedlog.flower.protocol.greeting import Versions, check_versions, make_versions, read_time, read_versions
 from fedlog.flower.server.site_requests import Clock, WaitingRules, ask_sites, find_connected_sites
 from fedlog.flower.site.client_app import answer_with_frame
 
@@ -43,7 +43,7 @@ FRAMES = st.builds(
 HELLO = Frame(FrameKind.HELLO, make_run_tag("r"), 0, 0, b"")
 
 
-def payload_of(who: Identity) -> bytes:
+def payload_of(who: Versions) -> bytes:
     """A greeting of that side, without a plan."""
     return json.dumps(asdict(who)).encode()
 
@@ -78,7 +78,7 @@ def test_a_damaged_frame_is_refused_or_still_whole(frame: Frame, data: st.DataOb
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
 @given(st.binary(max_size=200))
 def test_noise_is_never_more_than_refused(noise: bytes) -> None:
-    for read in (decode_frame, read_identity):
+    for read in (decode_frame, read_versions):
         with pytest.raises(SendableError):
             read(noise)
 
@@ -103,16 +103,16 @@ def test_an_oversized_frame_is_refused() -> None:
 @pytest.mark.parametrize(
     ("theirs", "says"),
     [
-        (Identity("9.1.0", 1, "s"), "expected fedlog"),
-        (Identity("0.1.7", 2, "s"), "frame version"),
-        (Identity("0.1.7", 1, "t"), "expected schema"),
+        (Versions("9.1.0", 1, "s"), "expected fedlog"),
+        (Versions("0.1.7", 2, "s"), "frame version"),
+        (Versions("0.1.7", 1, "t"), "expected schema"),
     ],
 )
-def test_other_versions_and_schemas_are_refused(theirs: Identity, says: str) -> None:
-    ours = Identity("0.1.0", 1, "s")
-    check_identity(ours, Identity("0.1.7", 1, "s"), "north")  # a patch release may differ
+def test_other_versions_and_schemas_are_refused(theirs: Versions, says: str) -> None:
+    ours = Versions("0.1.0", 1, "s")
+    check_versions(ours, Versions("0.1.7", 1, "s"), "north")  # a patch release may differ
     with pytest.raises(SendableError, match=says):
-        check_identity(ours, read_identity(payload_of(theirs)), "north")
+        check_versions(ours, read_versions(payload_of(theirs)), "north")
 
 
 @dataclass(frozen=True)
@@ -277,7 +277,7 @@ def question(content: RecordDict) -> Message:
         RecordDict({"fedlog": ConfigRecord({"frame": b"noise"})}),
         wrap_frame(HELLO),
         wrap_frame(replace(HELLO, kind=FrameKind.REPORT, payload=b"")),
-        wrap_frame(replace(HELLO, kind=FrameKind.HELLO, payload=payload_of(Identity("7.0", 1, "x")))),
+        wrap_frame(replace(HELLO, kind=FrameKind.HELLO, payload=payload_of(Versions("7.0", 1, "x")))),
     ],
 )
 def test_a_site_refuses_what_it_cannot_use_and_says_why(site: SiteFolder, content: RecordDict) -> None:
@@ -288,7 +288,7 @@ def test_a_site_refuses_what_it_cannot_use_and_says_why(site: SiteFolder, conten
 def test_an_error_at_a_site_tells_nothing_of_its_data(site: SiteFolder) -> None:
     site.schema_file.write_text('version = 1\n[label]\ncolumn = "secret-disease"\nvalues = ["a"]\n')
     frame = answer_with_frame(
-        question(wrap_frame(replace(HELLO, kind=FrameKind.HELLO, payload=payload_of(make_identity("s"))))), site
+        question(wrap_frame(replace(HELLO, kind=FrameKind.HELLO, payload=payload_of(make_versions("s"))))), site
     )
     assert frame.kind is FrameKind.REFUSAL
     assert frame.payload == b"InputError; see the log at the site"

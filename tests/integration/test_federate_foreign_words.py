@@ -11,7 +11,7 @@ import pytest
 from fedlog.flower.folders.folder import log_event, read_events
 from fedlog.flower.ops.event_text import describe_run_event
 from fedlog.flower.protocol.frame import SendableError
-from fedlog.flower.protocol.greeting import make_identity, read_welcome
+from fedlog.flower.protocol.greeting import make_versions, read_welcome
 from fedlog.flower.server.run_folder import PrivateSiteReport, SiteReport, read_site_report
 
 STEERING = "mlp:8\x1b]0;owned\x07\x1b[2J"
@@ -60,6 +60,6 @@ def test_a_report_of_other_things_than_figures_is_refused(change: dict[str, obje
 def test_a_name_of_a_body_that_is_none_is_refused(body: object) -> None:
     with pytest.raises(SendableError, match="expected the name of a body"):
         read_site_report(json.dumps({"body": body}).encode(), PrivateSiteReport)
-    ours = make_identity("0" * 64)
+    ours = make_versions("0" * 64)
     with pytest.raises(SendableError, match="expected a body and its number of features"):
         read_welcome(json.dumps({**asdict(ours), "body": body, "width": 8}).encode(), ours, "east")

@@ -13,9 +13,9 @@ from three_sites import BODIES, SCHEMA, InProcess, events_named, fill_site, make
 
 from fedlog.errors import RunError
 from fedlog.flower.folders.server_folder import ServerFolder
-from fedlog.flower.folders.site_folder import Caps, SiteFolder
+from fedlog.flower.folders.site_folder import RunCaps, SiteFolder
 from fedlog.flower.protocol.frame import SendableError, SumAnnouncement, read_announcement
-from fedlog.flower.protocol.plan import Plan, SumRules
+from fedlog.flower.protocol.plan import Plan, SecureSumRules
 from fedlog.flower.server.engine_server import create_engine_server, restore_engine_server
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
@@ -37,7 +37,7 @@ def _inside_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (PLAN, True),
         (Plan("trial", rounds=1, promise=CENTRAL), False),
-        (Plan("trial", rounds=1, secure=SumRules(3, 3)), False),
+        (Plan("trial", rounds=1, secure=SecureSumRules(3, 3)), False),
         (Plan("trial", rounds=1, method="fedproto"), False),
     ],
     ids=["plain", "private", "secure sum", "a method without memory"],
@@ -122,7 +122,7 @@ def test_an_opening_that_is_none_is_refused(payload: bytes) -> None:
 
 def allow_untrained(post: InProcess) -> None:
     for site in post.sites.values():
-        site.write_config(replace(site.read_config(), caps=Caps(untrained=True)))
+        site.write_config(replace(site.read_config(), caps=RunCaps(untrained=True)))
 
 
 def test_a_method_that_opens_with_untrained_features_needs_one_body_everywhere(tmp_path: Path) -> None:

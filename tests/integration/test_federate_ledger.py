@@ -23,9 +23,9 @@ from fedlog.flower.protocol.frame import make_run_tag
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules
-from fedlog.flower.site import release_record
-from fedlog.flower.site.release_record import describe_spending
+from fedlog.flower.site import site_release_log
 from fedlog.flower.site.run_state import RunState
+from fedlog.flower.site.site_release_log import describe_spending
 from fedlog.privacy.accounting import UnboundedLoss
 from fedlog.privacy.release_log import FILE_NAME, read_log
 from fedlog.settings.promise import Promise
@@ -132,7 +132,7 @@ def test_a_site_whose_record_is_missing_answers_nobody_until_someone_says_why(
     shutil.rmtree(east.state)
     for plan in (replace(PLAIN, name="run-3"), replace(PRIVATE, name="run-4")):
         conduct(post, server, plan)
-        assert "cannot find its record" in refusals(server, "east", plan.name)[0]
+        assert "cannot find its release log" in refusals(server, "east", plan.name)[0]
         assert not RunState.of_run(east, make_run_tag(plan.name)).path.exists()
     assert main(["federate", "site", str(east.path)]) == 2
     assert "hint: run `fedlog federate ledger" in capsys.readouterr().err
@@ -163,7 +163,7 @@ def test_a_record_that_is_lost_is_not_made_from_the_runs_that_happen_to_remain(
     shutil.rmtree(RunState.of_run(east, make_run_tag("run-2")).path)
     (east.state / FILE_NAME).unlink()
     conduct(post, server, replace(PRIVATE, name="run-4"))
-    assert "cannot find its record" in refusals(server, "east", "run-4")[0]
+    assert "cannot find its release log" in refusals(server, "east", "run-4")[0]
     assert main(["federate", "site", str(east.path)]) == 2
     assert main(["federate", "ledger", str(east.path), "--lost"]) == 0
     assert "no guarantee: the record of what left before is lost" in capsys.readouterr().out
@@ -202,8 +202,8 @@ def test_a_site_that_was_stopped_before_its_first_release_was_counted_has_lost_n
 ) -> None:
     east = post.sites["east"]
     with monkeypatch.context() as patch:
-        patch.setattr(release_record.release_log, "record_site_release_unchecked", raise_interrupt)
-        patch.setattr(release_record.release_log, "record_unbounded_losses", raise_interrupt)
+        patch.setattr(site_release_log.release_log, "record_site_release_unchecked", raise_interrupt)
+        patch.setattr(site_release_log.release_log, "record_unbounded_losses", raise_interrupt)
         for plan in (PRIVATE, PLAIN):
             with pytest.raises(RunError, match="found none"):
                 conduct(post, server, plan)

@@ -16,7 +16,7 @@ from fedlog.errors import InputError
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.run import remove_site
-from fedlog.flower.protocol.plan import Plan, SumRules, check_plan
+from fedlog.flower.protocol.plan import Plan, SecureSumRules, check_plan
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.models.body import HEAD
@@ -99,7 +99,7 @@ def test_asked_again_a_site_sends_the_same_gaussians(tmp_path: Path) -> None:
 @pytest.mark.parametrize("method", ["fedcof", "fedpft"])
 def test_class_means_and_gaussians_are_sent_in_the_open_alone(method: str) -> None:
     with pytest.raises(InputError, match="it needs each client's upload separately"):
-        check_plan(Plan("once", method=method, rounds=1, secure=SumRules(3, 3)))
+        check_plan(Plan("once", method=method, rounds=1, secure=SecureSumRules(3, 3)))
     promise = Promise("record", "central", 8.0, 1e-5, clip="l2:1")  # type: ignore[arg-type]
     with pytest.raises(InputError, match=rf"method {method} .* sends no statistics"):
         check_plan(Plan("once", method=method, rounds=1, promise=promise))

@@ -23,13 +23,13 @@ from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.event_text import SiteEventDescriber, describe_run_event, describe_site_event
 from fedlog.flower.ops.run import remove_site
 from fedlog.flower.protocol.frame import Frame, FrameKind, decode_frame, make_run_tag
-from fedlog.flower.protocol.plan import Plan, SumRules, check_plan, describe_large_delta, read_plan
+from fedlog.flower.protocol.plan import Plan, SecureSumRules, check_plan, describe_large_delta, read_plan
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import PrivateSiteReport, RoundRules, RunFolder, read_site_report
 from fedlog.flower.site.answer import answer_request
 from fedlog.flower.site.data import load_data
-from fedlog.flower.site.release_record import PrivacyRequirement, describe_spending
 from fedlog.flower.site.run_state import RunState
+from fedlog.flower.site.site_release_log import PrivacyRequirement, describe_spending
 from fedlog.privacy.accounting import NoiseKind, RandomSource
 from fedlog.privacy.guarantee import Trust, Unit
 from fedlog.privacy.protection import Protection
@@ -457,7 +457,7 @@ def test_promises_that_cannot_be_kept_are_refused(change: dict[str, object], sai
 
 
 def test_a_plan_goes_through_json_with_its_promise_and_older_ones_have_none() -> None:
-    for given in (plan(LOCAL), plan(RECORD), Plan("trial"), Plan("trial", secure=SumRules(3, 4))):
+    for given in (plan(LOCAL), plan(RECORD), Plan("trial"), Plan("trial", secure=SecureSumRules(3, 4))):
         assert read_plan(json.loads(json.dumps(given.as_json()))) == check_plan(given)
     assert "promise" not in Plan("trial").as_json()
     assert plan(LOCAL).list_forbidden_changes(replace(plan(LOCAL), rounds=3)) == ["rounds"]

@@ -31,15 +31,15 @@ from fedlog.flower.protocol.frame import (
     make_run_tag,
     wrap_frame,
 )
-from fedlog.flower.protocol.greeting import encode_hello, make_identity
-from fedlog.flower.protocol.plan import Plan, SumRules
+from fedlog.flower.protocol.greeting import encode_hello, make_versions
+from fedlog.flower.protocol.plan import Plan, SecureSumRules
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
 from fedlog.flower.site.answer import answer_request
 from fedlog.flower.site.client_app import answer_with_frame
 from fedlog.flower.site.data import check_site
-from fedlog.flower.site.release_record import describe_spending
 from fedlog.flower.site.run_state import RunState
+from fedlog.flower.site.site_release_log import describe_spending
 from fedlog.models.catalog import make_body
 from fedlog.privacy.accounting import UnboundedLoss
 from fedlog.privacy.release_log import FILE_NAME, read_log
@@ -48,7 +48,7 @@ from fedlog.wire.codec import find_codec
 
 CENTRAL = Promise("client", "central", 8.0, 1e-5, message_norm=20.0)
 OPEN = Plan("trial", rounds=2, options={"epochs": 1, "learning_rate": 0.01}, seed=4)
-SECURE = replace(OPEN, promise=replace(CENTRAL, trust="distributed"), secure=SumRules(3, 3))
+SECURE = replace(OPEN, promise=replace(CENTRAL, trust="distributed"), secure=SecureSumRules(3, 3))
 OPENING = SumAnnouncement(bytes(16), 0, ("east", "north", "south"))
 HEAD = find_codec("f32").encode(OPEN.build_algorithm(3, 8).broadcast({"seed": torch.tensor([5])}))
 
@@ -64,7 +64,7 @@ def ask(kind: FrameKind, round_number: int = 0, exchange: int = 0, payload: byte
 
 
 def greeting(plan: Plan) -> Frame:
-    return ask(FrameKind.HELLO, payload=encode_hello(make_identity(SCHEMA.digest), plan))
+    return ask(FrameKind.HELLO, payload=encode_hello(make_versions(SCHEMA.digest), plan))
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_an_announcement_from_which_no_sum_can_come_does_nothing(listed: SiteFol
 
 def test_a_secure_sum_without_noise_is_a_loss_without_bound(listed: SiteFolder) -> None:
     """The sum hides this site among the others; nothing bounds what their sum tells to those who know the others."""
-    answer_request(greeting(replace(OPEN, secure=SumRules(3, 3))), listed)
+    answer_request(greeting(replace(OPEN, secure=SecureSumRules(3, 3))), listed)
     assert answer_request(ask(FrameKind.WORK, 1, payload=OPENING.prepend_to(HEAD)), listed).kind is FrameKind.UPLOAD
     (event,) = read_log(listed.state / FILE_NAME).events
     assert isinstance(event, UnboundedLoss)
@@ -219,7 +219,7 @@ def test_under_secure_sums_no_figure_of_a_site_goes_to_the_server(
     server = make_server(ServerFolder(tmp_path / "server"))
     for folder in (server.path, *(site.path for site in sites.values())):
         write_roster(folder, [format_roster_entry(site) for site in sites.values()])
-    plan = replace(OPEN, rounds=1, secure=SumRules(3, 3))
+    plan = replace(OPEN, rounds=1, secure=SecureSumRules(3, 3))
     Run(InProcess(sites), server, SCHEMA, plan, RoundRules(3, 20.0), quick_clock()).conduct()
     report = RunFolder.of_run(server, "trial").read_report()
     assert report is not None

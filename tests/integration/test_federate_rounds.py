@@ -35,7 +35,7 @@ from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.event_text import SiteEventDescriber, describe_run_event
 from fedlog.flower.ops.run import remove_site, run_federation
 from fedlog.flower.protocol.frame import Frame, FrameKind, make_run_tag
-from fedlog.flower.protocol.greeting import encode_hello, make_identity, read_hello
+from fedlog.flower.protocol.greeting import encode_hello, make_versions, read_hello
 from fedlog.flower.protocol.plan import Plan, check_plan, read_plan
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
@@ -542,7 +542,7 @@ def test_questions_out_of_place_are_refused(greeted: SiteFolder, frame: Frame, s
     ],
 )
 def test_a_plan_that_a_site_would_not_follow_is_refused(values: dict[str, object]) -> None:
-    ours = make_identity(SCHEMA.digest)
+    ours = make_versions(SCHEMA.digest)
     payload = json.dumps({**asdict(ours), "plan": {**PLAN.as_json(), **values}}).encode()
     with pytest.raises(InputError):
         read_hello(payload, ours)

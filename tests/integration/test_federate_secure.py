@@ -30,7 +30,7 @@ from fedlog.flower.protocol.frame import (
     make_run_tag,
     read_announcement,
 )
-from fedlog.flower.protocol.plan import Plan, SumRules
+from fedlog.flower.protocol.plan import Plan, SecureSumRules
 from fedlog.flower.server import secure_sums
 from fedlog.flower.server.rounds import Run
 from fedlog.flower.server.run_folder import RoundRules, RunFolder
@@ -44,7 +44,7 @@ from fedlog.wire.message import Contribution
 
 NAMES = ("east", "north", "south", "west")
 PLAIN = Plan("trial", rounds=2, options={"epochs": 1, "learning_rate": 0.01}, seed=4)
-SUMS = replace(PLAIN, secure=SumRules(3, 4))
+SUMS = replace(PLAIN, secure=SecureSumRules(3, 4))
 PRIVATE = replace(SUMS, promise=Promise("client", "distributed", 20.0, 1e-5, message_norm=20.0))
 
 
@@ -262,7 +262,7 @@ def test_what_a_site_remembers_of_a_sum_is_for_its_owner_alone_and_the_vector_go
 def test_a_sum_of_more_sites_than_the_plan_names_is_refused(post: Watched, server: ServerFolder) -> None:
     # The room in a word and the noise that each site adds are for no more than these.
     post.absent = {"west"}
-    conduct(post, server, replace(SUMS, rounds=1, secure=SumRules(3, 3)))
+    conduct(post, server, replace(SUMS, rounds=1, secure=SecureSumRules(3, 3)))
     everyone = SumAnnouncement(bytes(16), 9, NAMES)
     with pytest.raises(InputError, match="at most 3 sites in a sum, found: 4"):
         answer_request(
@@ -338,7 +338,7 @@ def test_one_number_says_how_many_sites_a_secure_run_needs(post: Watched, server
     needed = max(SUMS.secure.honest, 3)
     assert RoundRules(2).find_minimum_sites(SUMS) == needed > 2
     assert RoundRules(9).find_minimum_sites(SUMS) == 9
-    assert RoundRules(2).find_minimum_sites(replace(SUMS, secure=SumRules(5, 6))) == 5
+    assert RoundRules(2).find_minimum_sites(replace(SUMS, secure=SecureSumRules(5, 6))) == 5
     going = Run(post, server, SCHEMA, SUMS, RoundRules(2, 20.0), quick_clock())
     post.absent = set(NAMES[2:])
     with pytest.raises(RunError, match=f"expected at least {needed} sites, found 2"):

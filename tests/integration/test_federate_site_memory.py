@@ -16,7 +16,7 @@ import fedlog
 from fedlog.flower.folders.folder import read_events
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import Frame, FrameKind, SendableError, make_run_tag
-from fedlog.flower.protocol.greeting import encode_hello, make_identity
+from fedlog.flower.protocol.greeting import encode_hello, make_versions
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.engine_server import create_engine_server
 from fedlog.flower.site import answer, client_app
@@ -27,7 +27,7 @@ from fedlog.privacy.accounting import UnboundedLoss
 from fedlog.privacy.release_log import FILE_NAME, read_log
 
 PLAN = Plan("trial", rounds=4, options={"epochs": 2, "learning_rate": 0.01}, seed=4)
-HELLO = Frame(FrameKind.HELLO, make_run_tag("trial"), 0, 0, encode_hello(make_identity(SCHEMA.digest), PLAN))
+HELLO = Frame(FrameKind.HELLO, make_run_tag("trial"), 0, 0, encode_hello(make_versions(SCHEMA.digest), PLAN))
 ROOT = str(Path(fedlog.__file__).parent)
 
 

@@ -30,7 +30,7 @@ from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.ops.run import remove_site
 from fedlog.flower.protocol.frame import FrameKind, make_run_tag
-from fedlog.flower.protocol.greeting import SiteProfile, encode_welcome, make_identity, read_welcome
+from fedlog.flower.protocol.greeting import SiteProfile, encode_welcome, make_versions, read_welcome
 from fedlog.flower.protocol.plan import Plan, check_plan
 from fedlog.flower.server.engine_server import create_engine_server
 from fedlog.flower.server.rounds import Run
@@ -378,6 +378,6 @@ def test_methods_that_cannot_do_it_are_refused_before_a_run(method: str, how: di
 
 
 def test_the_welcome_tells_of_the_world_only_where_it_is_closed() -> None:
-    ours = make_identity("0" * 64)
+    ours = make_versions("0" * 64)
     assert b"closed" not in encode_welcome(ours, SiteProfile("mlp:8", 8))
     assert read_welcome(encode_welcome(ours, SiteProfile("mlp:8", 8, closed_world=True)), ours, "east").closed_world

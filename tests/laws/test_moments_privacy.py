@@ -66,7 +66,7 @@ def guard(unit: Unit, trust: Trust, bound: ContributionBound) -> Protection:
         calibration=Calibration.EXACT,
         bound=bound,
         releases=1,
-        shape=(N_CLASS, 1 + WIDTH),
+        statistics_shape=(N_CLASS, 1 + WIDTH),
         clients=4,
         honest_survivors=3 if trust is Trust.DISTRIBUTED else 1,
         detail=Detail.SECOND,

@@ -34,7 +34,7 @@ from fedlog.privacy.release_log import (
     append_within_site_limit,
     compute_spending_across_runs,
     format_budget_line,
-    format_release_line,
+    format_event_line,
     parse_log,
     read_log,
     record_release,
@@ -228,7 +228,7 @@ def test_who_comes_second_waits_and_sees_what_the_first_has_written(tmp_path: Pa
         assert hears.recv() == (os.fstat(first.fileno()).st_ino, fcntl.LOCK_EX)
         # Whatever the second has read by now is not what counts.
         with path.open("a") as log:
-            log.write(format_release_line(only) + "\n")
+            log.write(format_event_line(only) + "\n")
         fcntl.flock(first, fcntl.LOCK_UN)  # closing would not do: the other process has inherited it
     assert hears.recv() == "refused"
     second.join()
@@ -264,7 +264,7 @@ def test_a_release_is_on_the_disk_and_not_on_its_way_there(tmp_path: Path, monke
 
 
 def test_a_record_from_before_formulas_were_named_is_read(tmp_path: Path) -> None:
-    entry = json.loads(format_release_line(release(3.0)))
+    entry = json.loads(format_event_line(release(3.0)))
     del entry["calibration"]
     text = '{"event": "budget", "version": 1, "epsilon": 1.0, "delta": 1e-05}\n' + json.dumps(entry) + "\n"
     assert parse_log(text, "log").releases == (release(3.0),)
@@ -285,7 +285,7 @@ def test_impossible_releases_are_refused(change: dict[str, float]) -> None:
 
 @given(st.sampled_from([release(3.0), discrete(2.5, shares=7), release(1.0, unit=Unit.PAPER)]))
 def test_a_release_survives_the_log(one: Release) -> None:
-    text = '{"event": "budget", "version": 1, "epsilon": 1.0, "delta": 1e-05}\n' + format_release_line(one) + "\n"
+    text = '{"event": "budget", "version": 1, "epsilon": 1.0, "delta": 1e-05}\n' + format_event_line(one) + "\n"
     assert parse_log(text, "log").releases == (one,)
 
 
@@ -305,7 +305,7 @@ def test_a_resumed_run_is_held_to_what_it_has_spent(tmp_path: Path) -> None:
 
 
 def _line(**changes: object) -> str:
-    return json.dumps({**json.loads(format_release_line(release(3.0))), **changes})
+    return json.dumps({**json.loads(format_event_line(release(3.0))), **changes})
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ def test_an_event_that_is_not_understood_is_refused_with_its_line(line: str) -> 
 
 @pytest.mark.parametrize("whole", [0, 1])
 def test_a_line_that_was_cut_off_counts_as_a_release_that_nothing_bounds(whole: int) -> None:
-    line = format_release_line(release(1000.0))
+    line = format_event_line(release(1000.0))
     text = format_budget_line(Budget(1.0, 1e-5)) + "\n" + f"{line}\n" * whole + line[:-4]
     log = parse_log(text, "log")
     assert len(log.events) == whole + 1
@@ -349,7 +349,7 @@ def test_a_line_that_was_cut_off_counts_as_a_release_that_nothing_bounds(whole: 
 
 def test_what_is_counted_after_a_cut_off_line_leaves_it_counted(tmp_path: Path) -> None:
     path, budget = tmp_path / "privacy.jsonl", Budget(1.0, 1e-5)
-    line = format_release_line(release(1000.0))
+    line = format_event_line(release(1000.0))
     path.write_text(f"{format_budget_line(budget)}\n{line}\n{line[:20]}")
     torn = read_log(path).events
     after = record_site_release_unchecked(path, release(1000.0), budget, ())

@@ -136,7 +136,7 @@ def test_more_epsilon_never_needs_more_noise_whatever_the_grid_costs() -> None:
 
 
 def test_distributed_noise_needs_another_to_hide_behind() -> None:
-    with pytest.raises(InputError, match="needs at least 2 honest survivors"):
+    with pytest.raises(InputError, match="needs at least 2 honest clients that do not drop out"):
         Mechanism(Unit.RECORD, Trust.DISTRIBUTED, 3.0, 1.0, honest_survivors=1)
 
 
@@ -237,9 +237,9 @@ def test_counts_below_their_own_noise_keep_the_old_head() -> None:
     sums = torch.zeros((9, 4), dtype=torch.float64)
     sums[:, 0] = torch.tensor([30.0, 31, 0, 0, 0, 0, 0, 0, 0])
     # sum 61; the noise of the sum is std * sqrt(9).
-    assert is_count_usable(Statistics(sums), std=61 / 6)
-    assert not is_count_usable(Statistics(sums), std=61 / 6 + 0.01)
-    assert not is_count_usable(Statistics(-sums), std=0.1)
+    assert is_count_usable(Statistics(sums), noise_std=61 / 6)
+    assert not is_count_usable(Statistics(sums), noise_std=61 / 6 + 0.01)
+    assert not is_count_usable(Statistics(-sums), noise_std=0.1)
     _, present = Statistics(sums).means(find_least_count_for_mean(10.0))
     assert present.tolist() == [False, True] + [False] * 7
 

@@ -27,13 +27,13 @@ from fedlog.engine.simulate.secure_sums import SecureSums
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training import speed_trial
 from fedlog.engine.training.backends import Engine
-from fedlog.engine.training.tasks import FeatureRequest, Pool, Settings, Task
+from fedlog.engine.training.tasks import FeatureRequest, RecordPool, Settings, Task
 from fedlog.errors import InputError, RunError
 from fedlog.models.body import HEAD, Body, build_body
 from fedlog.models.catalog import make_body
 from fedlog.privacy.accounting import compute_spending
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSetting, Trust, Unit
-from fedlog.privacy.limits import Limits
+from fedlog.privacy.limits import UploadLimits
 from fedlog.privacy.mechanisms import FloatSampler
 from fedlog.privacy.protection import ContributionBound, Protection, make_protection
 from fedlog.settings.execution import BackendChoice
@@ -56,7 +56,7 @@ def _protection(unit: Unit, trust: Trust, *, clip: str = "clamp:2", releases: in
         calibration=Calibration.PAPER if unit is Unit.PAPER else Calibration.EXACT,
         bound=ContributionBound(message_norm=5.0) if client else ContributionBound(parse_clip(clip)),
         releases=releases,
-        shape=(more.get("n_class", CLASSES), 1 + WIDTH),
+        statistics_shape=(more.get("n_class", CLASSES), 1 + WIDTH),
         clients=more.get("clients", 1),
         honest_survivors=more.get("honest", 1),
     )
@@ -190,7 +190,8 @@ def test_nobody_elses_training_moves_with_a_client_not_even_by_rounding(choice: 
     body = make_body("cnn", shape)
     guard = make_protection(
         Budget(20.0, 1e-5), unit=Unit.CLIENT, trust=Trust.CENTRAL, calibration=Calibration.EXACT,
-        bound=ContributionBound(message_norm=5.0), releases=1, shape=(CLASSES, 1 + body.width), clients=clients,
+        bound=ContributionBound(message_norm=5.0), releases=1, statistics_shape=(CLASSES, 1 + body.width),
+        clients=clients,
     )  # fmt: skip
     generator = Key(7).torch()
     sizes = [13, 11, 8, 5, 21]
@@ -251,7 +252,7 @@ def test_every_backend_trains_and_looks_behind_the_same_clip(make_federation: Ma
         (backend,) = Engine(Settings(3, dtype=torch.float64), choice).make_backends(federation, clients).values()
         fits = backend.train([Task(c, Work(start), phases, Key(5).child(c.index)) for c in clients])
         trained = [fit.params for fit in fits]
-        requests = [FeatureRequest(c, p, Pool.TRAIN, c.train) for c, p in zip(clients, trained, strict=True)]
+        requests = [FeatureRequest(c, p, RecordPool.TRAIN, c.train) for c, p in zip(clients, trained, strict=True)]
         found.append([*(p["2.weight"] for p in trained), *backend.compute_features(requests)])
     for other in found[1:]:
         for mine, theirs in zip(found[0], other, strict=True):
@@ -404,7 +405,7 @@ def test_a_count_that_drowns_in_noise_keeps_the_old_head() -> None:
     assert len(algorithm.broadcast(without_noise).arrays) == 1
 
 
-def _server(guard: Protection | None, limits: Limits | None, share: float) -> tuple[Server, FedLog]:
+def _server(guard: Protection | None, limits: UploadLimits | None, share: float) -> tuple[Server, FedLog]:
     body = make_body("mlp:5,4", (INPUTS,))
     data = _records([([0.0] * INPUTS, 0)])
     every = torch.arange(1)
@@ -434,7 +435,7 @@ BAD = {
 
 @pytest.mark.parametrize("case", BAD)
 def test_a_poisoned_upload_is_left_out_and_named(case: str) -> None:
-    server, algorithm = _server(None, Limits(parse_clip("clamp:2")), share=0.5)
+    server, algorithm = _server(None, UploadLimits(parse_clip("clamp:2")), share=0.5)
     (exchange,) = algorithm.schedule.round
     good = WIRE.encode(Message(Kind.STATISTICS, (_statistics(2.0, 3.9),)))
     bad = WIRE.encode(Message(Kind.STATISTICS, (BAD[case],)))
@@ -462,7 +463,7 @@ def test_noise_is_no_poison_and_what_no_noise_explains_is() -> None:
 def test_the_noise_of_many_entries_is_no_poison_either() -> None:
     # 10,000 draws of std 1 are 100 long, give or take one.
     noisy = torch.randn((100, 100), generator=Key(6).torch(), dtype=torch.float64)
-    limits = Limits(message_norm=5.0, noise_std=1.0)
+    limits = UploadLimits(message_norm=5.0, noise_std=1.0)
     limits.check_statistics(noisy)
     with pytest.raises(InputError, match="the upload's L2 norm must be at most"):
         limits.check_statistics(1.2 * noisy)
@@ -474,9 +475,9 @@ def test_limits_hold_for_every_clipped_message() -> None:
         clip = parse_clip(name)
         features = clip(10 * torch.randn(50, WIDTH, generator=generator))
         sums = Statistics.from_records(features, torch.arange(50) % CLASSES, CLASSES).sums
-        Limits(clip).check_statistics(sums.float())
+        UploadLimits(clip).check_statistics(sums.float())
         with pytest.raises(InputError, match="beyond the clip"):
-            Limits(clip).check_statistics(sums.float() * torch.tensor([0.1, 3, 3, 3, 3]))
+            UploadLimits(clip).check_statistics(sums.float() * torch.tensor([0.1, 3, 3, 3, 3]))
 
 
 def test_discrete_noise_leaves_on_the_grid() -> None:
@@ -487,7 +488,7 @@ def test_discrete_noise_leaves_on_the_grid() -> None:
         calibration=Calibration.EXACT,
         bound=ContributionBound(parse_clip("l2:3")),
         releases=2,
-        shape=(CLASSES, 1 + WIDTH),
+        statistics_shape=(CLASSES, 1 + WIDTH),
         clients=5,
         honest_survivors=3,
         noise=NoiseSetting.DISCRETE,

@@ -63,9 +63,9 @@ def test_every_class_is_divided_alike(counts: list[int], seed: int) -> None:
 @given(st.lists(st.integers(2, 30), min_size=1, max_size=4).filter(lambda c: max(c) > 4), st.integers(0, 9))
 def test_rows_take_turns_and_test_rows_stay(counts: list[int], seed: int) -> None:
     labels = np.repeat(np.arange(len(counts)), counts)
-    for first in (0, SHARES.turns):  # two rounds of turns
+    for first in (0, SHARES.folds):  # two shuffles
         splits = [
-            split_by_class(labels, replace(SHARES, split_seed=first + at), Key(seed)) for at in range(SHARES.turns)
+            split_by_class(labels, replace(SHARES, split_seed=first + at), Key(seed)) for at in range(SHARES.folds)
         ]
         for split in splits:
             check_partition_of_rows(split, len(labels))
@@ -91,8 +91,8 @@ def test_groups_take_turns_whole(groups: list[int], seed: int) -> None:
 
 def test_by_content_rows_take_turns() -> None:
     rows = [bytes([at % 256, at // 256]) for at in range(2000)]
-    for first in (0, SHARES.turns):
-        splits = [split_by_content(rows, replace(SHARES, split_seed=first + at), Key(1)) for at in range(SHARES.turns)]
+    for first in (0, SHARES.folds):
+        splits = [split_by_content(rows, replace(SHARES, split_seed=first + at), Key(1)) for at in range(SHARES.folds)]
         judged = np.concatenate([split.validation for split in splits])
         assert len(set(judged.tolist())) == len(judged) == len(rows) - len(splits[0].test)
         assert all(320 < len(split.validation) < 480 for split in splits)

@@ -142,7 +142,7 @@ def test_the_modulus_of_a_private_run_holds_the_sum_of_all_its_clients(unit: Uni
             calibration=Calibration.EXACT,
             bound=bound,
             releases=10,
-            shape=(10, 51),
+            statistics_shape=(10, 51),
             clients=clients,
             honest_survivors=3,
         )

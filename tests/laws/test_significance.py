@@ -20,7 +20,7 @@ from fedlog.experiments.tables.significance import (
     compare_with_reference,
     compute_signed_rank_p_value,
     correct_by_holm,
-    count_seeds_needed,
+    count_differing_pairs_needed,
     estimate_paired_ratio,
     estimate_shift,
 )
@@ -57,7 +57,7 @@ def test_no_outcome_is_below_the_smallest_p(n: int, step: float) -> None:
 @law
 @given(st.integers(1, 40), st.sampled_from([0.05, 0.01, 0.001]))
 def test_the_seeds_needed_are_enough_and_one_fewer_is_not(comparisons: int, level: float) -> None:
-    n = count_seeds_needed(level, comparisons)
+    n = count_differing_pairs_needed(level, comparisons)
     assert comparisons * 2.0**-n < level
     assert comparisons * 2.0 ** -(n - 1) >= level
 

@@ -19,7 +19,7 @@ from fedlog.errors import InputError
 from fedlog.wire.codec import Float32Codec, WireError, find_codec
 from fedlog.wire.frame import MAX_ARRAYS, MAX_DIMENSIONS
 from fedlog.wire.ledger import Direction, Ledger
-from fedlog.wire.message import _LIFTS, Contribution, Kind, Message, add_contributions, make_contribution
+from fedlog.wire.message import _CONVERSIONS, Contribution, Kind, Message, add_contributions, make_contribution
 
 CODEC = Float32Codec()
 # kind -> the kinds of array in it: f float, i whole, b truth value; `*` any number of the first
@@ -190,7 +190,7 @@ def test_the_ledger_counts_eight_times_the_length_and_nothing_else(
 @st.composite
 def uploads(draw: st.DrawFn) -> list[Message]:
     """Several clients' uploads of one kind and shape; whole entries, so that float64 sums are exact in any order."""
-    kind = draw(st.sampled_from([kind for kind in _LIFTS if kind is not Kind.MIXTURES]))
+    kind = draw(st.sampled_from([kind for kind in _CONVERSIONS if kind is not Kind.MIXTURES]))
     classes, width = draw(st.integers(1, 4)), draw(st.integers(1, 4))
     generator = Key(draw(st.integers(0, 2**32))).torch()
 

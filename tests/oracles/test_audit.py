@@ -13,7 +13,7 @@ from scipy.stats import norm
 
 from fedlog.audit.canary import run_audit
 from fedlog.audit.distinguisher import THRESHOLDS, Observation, bound_mu_from_below, count_learning_trials, score_trials
-from fedlog.audit.result import Audit, Fault
+from fedlog.audit.result import AuditSettings, Fault
 from fedlog.cli.main import main
 from fedlog.core.clip import Clamp
 from fedlog.core.keys import Key
@@ -30,7 +30,7 @@ PROMISES = [(unit, trust) for unit in (Unit.RECORD, Unit.CLIENT) for trust in (T
 
 @pytest.mark.parametrize(("unit", "trust"), PROMISES)
 def test_our_promises_are_not_contradicted_and_not_empty(unit: Unit, trust: Trust) -> None:
-    result = run_audit(Audit(unit, Budget(4.0, 1e-5), trust, trials=2000, confidence=0.99))
+    result = run_audit(AuditSettings(unit, Budget(4.0, 1e-5), trust, trials=2000, confidence=0.99))
     assert not result.refutes_claim
     # The canary reaches the stated sensitivity, so the bound comes near: an audit of nothing would find nothing.
     assert result.epsilon_lower > 2
@@ -38,7 +38,7 @@ def test_our_promises_are_not_contradicted_and_not_empty(unit: Unit, trust: Trus
 
 @pytest.mark.parametrize(("unit", "trust"), PROMISES)
 def test_half_the_noise_is_caught_at_a_large_epsilon(unit: Unit, trust: Trust) -> None:
-    large = Audit(unit, Budget(8.0, 1e-5), trust, trials=1500)
+    large = AuditSettings(unit, Budget(8.0, 1e-5), trust, trials=1500)
     intact, broken = (
         run_audit(replace(large, fault=fault, too_small=2.0)) for fault in (Fault.NONE, Fault.SMALL_NOISE)
     )
@@ -50,14 +50,14 @@ def test_half_the_noise_is_caught_at_a_large_epsilon(unit: Unit, trust: Trust) -
 @pytest.mark.slow
 @pytest.mark.parametrize(("unit", "trust"), PROMISES)
 def test_noise_that_is_a_little_too_small_is_caught_at_a_small_epsilon(unit: Unit, trust: Trust) -> None:
-    intact = run_audit(Audit(unit, BUDGET, trust))
+    intact = run_audit(AuditSettings(unit, BUDGET, trust))
     assert 0.7 < intact.epsilon_lower <= BUDGET.epsilon
-    assert run_audit(Audit(unit, BUDGET, trust, fault=Fault.SMALL_NOISE, too_small=1.3)).refutes_claim
+    assert run_audit(AuditSettings(unit, BUDGET, trust, fault=Fault.SMALL_NOISE, too_small=1.3)).refutes_claim
 
 
 @pytest.mark.parametrize("unit", [Unit.RECORD, Unit.CLIENT])
 def test_several_releases_share_the_budget(unit: Unit, monkeypatch: pytest.MonkeyPatch) -> None:
-    several = Audit(unit, Budget(4.0, 1e-5), releases=3, trials=1500, trainings=1)
+    several = AuditSettings(unit, Budget(4.0, 1e-5), releases=3, trials=1500, trainings=1)
     result = run_audit(several)
     assert not result.refutes_claim
     assert result.epsilon_lower > 1.5
@@ -71,7 +71,7 @@ def test_several_releases_share_the_budget(unit: Unit, monkeypatch: pytest.Monke
 @pytest.mark.parametrize(("unit", "trust"), PROMISES)
 @pytest.mark.parametrize("fault", [Fault.SMALL_NOISE, Fault.UNCLIPPED, Fault.EXACT_COUNT])
 def test_planted_faults_are_caught(unit: Unit, trust: Trust, fault: Fault) -> None:
-    result = run_audit(Audit(unit, BUDGET, trust, fault=fault, trials=600, confidence=0.999))
+    result = run_audit(AuditSettings(unit, BUDGET, trust, fault=fault, trials=600, confidence=0.999))
     assert result.refutes_claim
     assert result.epsilon_lower > 2 * BUDGET.epsilon
 
@@ -122,19 +122,19 @@ def test_a_defect_of_the_product_is_caught(
 ) -> None:
     """Break what runs themselves use; the audit, which is as in use, must notice."""
     defect(monkeypatch)
-    result = run_audit(Audit(unit, BUDGET, trust, trials=400, confidence=0.999))
+    result = run_audit(AuditSettings(unit, BUDGET, trust, trials=400, confidence=0.999))
     assert result.refutes_claim
     assert result.epsilon_lower > 3 * BUDGET.epsilon
 
 
 def test_the_papers_mechanism_is_refuted_on_a_small_adversarial_client() -> None:
-    result = run_audit(Audit(Unit.PAPER, BUDGET, trials=1000, confidence=0.999))
+    result = run_audit(AuditSettings(Unit.PAPER, BUDGET, trials=1000, confidence=0.999))
     assert result.refutes_claim
     assert "Theorem 4" in str(result)
 
 
 def test_the_discrete_sampler_is_not_contradicted() -> None:
-    result = run_audit(Audit(Unit.RECORD, BUDGET, noise=NoiseSetting.DISCRETE, trials=1000, confidence=0.999))
+    result = run_audit(AuditSettings(Unit.RECORD, BUDGET, noise=NoiseSetting.DISCRETE, trials=1000, confidence=0.999))
     assert not result.refutes_claim
 
 
@@ -210,7 +210,7 @@ def test_an_audit_that_could_show_nothing_is_an_error(capsys: pytest.CaptureFixt
     said = capsys.readouterr()
     assert said.out.startswith("BLIND")
     assert "cannot refute the claimed epsilon of 30" in said.err
-    result = run_audit(Audit(Unit.RECORD, BUDGET, fault=Fault.UNCLIPPED, trials=400))
+    result = run_audit(AuditSettings(Unit.RECORD, BUDGET, fault=Fault.UNCLIPPED, trials=400))
     assert result.epsilon_lower == pytest.approx(result.epsilon_visible)
     assert not result.is_audit_too_weak
 

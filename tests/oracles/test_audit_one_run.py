@@ -12,7 +12,7 @@ import torch
 
 from fedlog.audit.canary import run_audit
 from fedlog.audit.one_run import bound_epsilon_by_guesses, bound_guess_probability, find_largest_epsilon_bound
-from fedlog.audit.result import Audit, AuditedPart, Fault
+from fedlog.audit.result import AuditedPart, AuditSettings, Fault
 from fedlog.cli.main import main
 from fedlog.core.keys import Key
 from fedlog.errors import InputError
@@ -21,15 +21,15 @@ from fedlog.privacy.guarantee import Budget, NoiseSetting, Trust, Unit
 from fedlog.privacy.mechanisms import FloatSampler
 from fedlog.privacy.sgd import SgdRoundPlan
 
-SECURE_SUM = Audit(Unit.RECORD, Budget(1.0, 1e-5), Trust.DISTRIBUTED, canaries=1000)
-DP_SGD = Audit(Unit.RECORD, Budget(1.0, 1e-5), audited=AuditedPart.DP_SGD, canaries=1000)
+SECURE_SUM = AuditSettings(Unit.RECORD, Budget(1.0, 1e-5), Trust.DISTRIBUTED, canaries=1000)
+DP_SGD = AuditSettings(Unit.RECORD, Budget(1.0, 1e-5), audited=AuditedPart.DP_SGD, canaries=1000)
 
 
-CLIENTS_IN_SUM = Audit(Unit.CLIENT, Budget(1.0, 1e-5), Trust.DISTRIBUTED, canaries=100)
+CLIENTS_IN_SUM = AuditSettings(Unit.CLIENT, Budget(1.0, 1e-5), Trust.DISTRIBUTED, canaries=100)
 
 
 @pytest.mark.parametrize("audit", [SECURE_SUM, DP_SGD, CLIENTS_IN_SUM], ids=["secure sum", "dp-sgd", "clients"])
-def test_intact_passes_and_too_little_noise_is_caught(audit: Audit) -> None:
+def test_intact_passes_and_too_little_noise_is_caught(audit: AuditSettings) -> None:
     assert not run_audit(audit).refutes_claim
     result = run_audit(replace(audit, fault=Fault.SMALL_NOISE, too_small=10.0))
     assert result.refutes_claim
@@ -37,7 +37,9 @@ def test_intact_passes_and_too_little_noise_is_caught(audit: Audit) -> None:
 
 
 @pytest.mark.parametrize("audit", [SECURE_SUM, pytest.param(CLIENTS_IN_SUM, marks=pytest.mark.slow)])
-def test_a_secure_sum_whose_shares_are_too_small_is_caught(monkeypatch: pytest.MonkeyPatch, audit: Audit) -> None:
+def test_a_secure_sum_whose_shares_are_too_small_is_caught(
+    monkeypatch: pytest.MonkeyPatch, audit: AuditSettings
+) -> None:
     # The product is broken, not the audit: each client takes its share for one of a hundred.
     intended = mechanisms.count_noise_shares
     monkeypatch.setattr(mechanisms, "count_noise_shares", lambda trust, honest: 100 * intended(trust, honest))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from fedlog.engine.training.block import compile_module, library
-from fedlog.engine.training.block.linear import CompiledLinear
+from fedlog.engine.training.block.linear import CompiledLinearFunction
 from fedlog.engine.training.block.stages import LinearStage
 
 pytestmark = pytest.mark.skipif(not library.AVAILABLE, reason="the passes are not compiled here")
@@ -22,7 +22,7 @@ def _compare(clients: int, batch: int, units: tuple[int, int], rectify: bool, wi
     weight = torch.randn(clients, units[1], units[0], dtype=torch.float64, requires_grad=True)
     bias = torch.randn(clients, units[1], dtype=torch.float64, requires_grad=True) if with_bias else None
     leaves = [inputs, weight, *([] if bias is None else [bias])]
-    found = CompiledLinear.apply(inputs, weight, bias, rectify)
+    found = CompiledLinearFunction.apply(inputs, weight, bias, rectify)
     each = [functional.linear(inputs[c], weight[c], None if bias is None else bias[c]) for c in range(clients)]
     expected = torch.stack([one.relu() if rectify else one for one in each])
     gradient = torch.randn_like(found)
@@ -65,7 +65,7 @@ def test_avx2_and_avx512_give_the_same_bits() -> None:
     switch = ctypes.c_int.in_dll(library.LIBRARY, "convolve_narrowly")
     found = []
     for switch.value in (0, 1):
-        units = CompiledLinear.apply(inputs, weight, None, True)
+        units = CompiledLinearFunction.apply(inputs, weight, None, True)
         found.append((units, *torch.autograd.grad(units.square().sum(), (inputs, weight))))
     switch.value = 0
     assert all(torch.equal(one, other) for one, other in zip(*found, strict=True))
@@ -74,7 +74,7 @@ def test_avx2_and_avx512_give_the_same_bits() -> None:
 def test_an_infinite_weight_in_two_vectors_is_counted_once() -> None:
     inputs, weight = torch.ones(1, 2, 11), torch.ones(1, 3, 11)
     weight[0, 1, 5] = torch.inf
-    assert CompiledLinear.apply(inputs, weight, None, False).tolist() == [[[11.0, torch.inf, 11.0]] * 2]
+    assert CompiledLinearFunction.apply(inputs, weight, None, False).tolist() == [[[11.0, torch.inf, 11.0]] * 2]
 
 
 def test_only_networks_that_are_not_plain_take_the_compiled_passes() -> None:

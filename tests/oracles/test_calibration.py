@@ -40,7 +40,7 @@ def test_the_logits_covariance_is_that_of_the_dense_hessian() -> None:
     for row, record in zip(phi, features[:5], strict=True):
         lift = torch.block_diag(*[row[None]] * n_class)  # (n_class, n_class * m)
         expected = lift @ covariance @ lift.mT
-        own, shared = head._covariance_terms(record[None])
+        own, shared = head._compute_covariance_terms(record[None])
         found = torch.diag(own[0].exp()) + torch.outer(shared[0], shared[0])
         assert torch.allclose(found, expected, rtol=1e-6, atol=1e-10)
     assert flat.numel() == n_class * m

@@ -17,7 +17,7 @@ from fedlog.data.federation import Federation
 from fedlog.data.transforms import Transform
 from fedlog.engine.clients import Client
 from fedlog.engine.training.backends import Engine
-from fedlog.engine.training.tasks import FeatureRequest, Pool, Settings, Task
+from fedlog.engine.training.tasks import FeatureRequest, RecordPool, Settings, Task
 from fedlog.models.body import HEAD, build_body, draw_initial_head
 from fedlog.settings.execution import BackendChoice
 
@@ -68,7 +68,9 @@ def test_no_operation_of_training_or_evaluation_mixes_devices(
         assert mode.on_the_device == 0
         trained = backend.train(tasks)
         after_training = mode.on_the_device
-        features = backend.compute_features([FeatureRequest(c, work.params, Pool.TEST, c.tests[0]) for c in clients])
+        features = backend.compute_features(
+            [FeatureRequest(c, work.params, RecordPool.TEST, c.tests[0]) for c in clients]
+        )
     assert 100 < after_training < mode.on_the_device
     assert {value.device.type for fit in trained for value in fit.params.values()} == {"cpu"}
     assert [one.shape for one in features] == [(4, 5)] * 3

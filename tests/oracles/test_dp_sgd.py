@@ -31,7 +31,7 @@ from fedlog.engine.clients import list_clients, make_model_plan
 from fedlog.engine.training import dp_sgd
 from fedlog.engine.training.dp_sgd import DpSgdBackend
 from fedlog.engine.training.loop import RecordBatch
-from fedlog.engine.training.tasks import FeatureRequest, Pool, Settings, Task
+from fedlog.engine.training.tasks import FeatureRequest, RecordPool, Settings, Task
 from fedlog.errors import InputError, RunError
 from fedlog.experiments.run.execute import execute
 from fedlog.models.body import HEAD, Body, build_body, logits
@@ -49,7 +49,7 @@ from fedlog.privacy.guarantee import Budget, Trust, Unit
 from fedlog.privacy.mechanisms import DiscreteSampler, FloatSampler, add_noise, sum_clipped_moments
 from fedlog.privacy.release_log import (
     FILE_NAME,
-    format_release_line,
+    format_event_line,
     parse_log,
     read_log,
     record_release,
@@ -326,7 +326,7 @@ def test_a_training_goes_through_the_record_and_an_altered_one_is_refused(tmp_pa
     log = read_log(path)
     assert list(log.events) == _events(2, 10, 0.1, 2.0, 5.0)
     assert len(log.releases) == 2
-    entry = json.loads(format_release_line(log.events[0]))
+    entry = json.loads(format_event_line(log.events[0]))
     for wrong in ({**entry, "steps": 0}, {**entry, "sample_rate": 1.5}, {**entry, "more": 1}):
         with pytest.raises(InputError):
             parse_log(path.read_text() + json.dumps(wrong) + "\n", "log")
@@ -470,7 +470,7 @@ def _messages(records: int, plan: SgdRoundPlan, clip: Clip, sigma: float, trials
     for trial in range(trials):
         key = Key(7).child(records, trial)
         (fit,) = backend.train([Task(client, work, phases, key)])
-        (features,) = backend.compute_features([FeatureRequest(client, fit.params, Pool.TRAIN, every)])
+        (features,) = backend.compute_features([FeatureRequest(client, fit.params, RecordPool.TRAIN, every)])
         sums = sum_clipped_moments(features, data.labels, 2, clip, 2.0**-20).statistics.sums
         messages.append(add_noise(sums, sigma, FloatSampler(key.child("release"))).reshape(-1))
     return torch.stack(messages)

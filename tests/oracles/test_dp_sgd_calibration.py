@@ -37,7 +37,7 @@ def _planned(epsilon: float, noise: float | None) -> Protection:
         calibration=Calibration.EXACT,
         bound=ContributionBound(parse_clip("l2:3")),
         releases=rounds,
-        shape=(10, 11),
+        statistics_shape=(10, 11),
         clients=10,
         noise=NoiseSetting.DISCRETE,
         training=SgdTraining(plan, parameters, choose_sampler(NoiseSetting.DISCRETE, plan.grid), rounds),

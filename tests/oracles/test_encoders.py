@@ -19,7 +19,7 @@ from fedlog.models.catalog import make_body
 from fedlog.models.encoders import efficientnet
 from fedlog.models.encoders.cache import FeatureCache, hash_records
 from fedlog.models.encoders.federation import encode_federation
-from fedlog.models.encoders.maps import parse_map
+from fedlog.models.encoders.maps import make_feature_map
 from fedlog.models.encoders.names import load_encoder
 from fedlog.models.encoders.onnx_encoder import load_onnx, open_session
 from fedlog.models.encoders.pixels import PixelFormat
@@ -309,22 +309,22 @@ def test_weights_outside_of_the_folder_are_refused(tmp_path: Path) -> None:
 
 def test_maps_are_public_and_keep_what_they_say() -> None:
     x = torch.randn(50, 12, generator=Key(9).torch())
-    project = parse_map("project:12", 12)
+    project = make_feature_map("project:12", 12)
     assert torch.allclose(project(x) @ project(x).mT, x @ x.mT, atol=1e-4)  # orthogonal: inner products stay
-    assert torch.equal(parse_map("project:4", 12)(x), parse_map("project:4", 12)(x))
-    assert not torch.equal(parse_map("project:4", 12)(x), parse_map("project:4:1", 12)(x))
-    assert parse_map("expand:30", 12)(x).min() >= 0
-    buckets = parse_map("buckets:4", 12)(x)
+    assert torch.equal(make_feature_map("project:4", 12)(x), make_feature_map("project:4", 12)(x))
+    assert not torch.equal(make_feature_map("project:4", 12)(x), make_feature_map("project:4:1", 12)(x))
+    assert make_feature_map("expand:30", 12)(x).min() >= 0
+    buckets = make_feature_map("buckets:4", 12)(x)
     assert buckets.shape == (50, 48)
     assert torch.equal(buckets.sum(1), torch.full((50,), 12.0))
-    assert torch.allclose(parse_map("unit", 12)(x).norm(dim=1), torch.ones(50))
-    assert torch.allclose(parse_map("power:0.5", 12)(x).square(), x.abs(), atol=1e-6)
-    assert torch.equal(parse_map("power:0.5", 12)(x).sign(), x.sign())
+    assert torch.allclose(make_feature_map("unit", 12)(x).norm(dim=1), torch.ones(50))
+    assert torch.allclose(make_feature_map("power:0.5", 12)(x).square(), x.abs(), atol=1e-6)
+    assert torch.equal(make_feature_map("power:0.5", 12)(x).sign(), x.sign())
     for wrong in ("power:0", "power", "project:0", "project:x", "unit:3", "twist:3", "scale:-1", "expand:2.5"):
         with pytest.raises(InputError, match="unknown feature map"):
-            parse_map(wrong, 12)
-    with pytest.raises(InputError, match="cannot increase the number of features"):
-        parse_map("project:13", 12)
+            make_feature_map(wrong, 12)
+    with pytest.raises(InputError, match="project:13 cannot increase the number of features, found: 12"):
+        make_feature_map("project:13", 12)
 
 
 def test_directions_are_the_same_whichever_way_a_machine_finds_them() -> None:
@@ -347,7 +347,9 @@ def test_principal_directions_are_those_of_the_networks_classifier(
     along = centred @ find_principal_directions("pretrained:efficientnet-lite0")[:, :5]
     strongest = torch.linalg.eigvalsh((centred.mT @ centred).double()).flip(0)[:5]
     assert torch.allclose(along.square().sum(0).double(), strongest, rtol=1e-3)
-    with pytest.raises(InputError, match="principal directions must be 1 to 999, found: 1000"):
+    with pytest.raises(
+        InputError, match="principal:1000: the number of principal directions must be 1 to 999, found: 1000"
+    ):
         make_body("pretrained:efficientnet-lite0+principal:1000", (1280,))
     for wrong in ("identity+principal:3", "pretrained:efficientnet-lite0+unit+principal:3"):
         with pytest.raises(InputError, match="principal:N must be the first map"):

@@ -21,7 +21,7 @@ from fedlog.engine.clients import list_clients, make_model_plan
 from fedlog.engine.simulate.simulator import Simulation
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.dp_sgd import check_body
-from fedlog.engine.training.tasks import Backend, FeatureRequest, Pool, Settings, Task
+from fedlog.engine.training.tasks import Backend, FeatureRequest, RecordPool, Settings, Task
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body, build_body, draw_initial_head
 from fedlog.models.catalog import make_body
@@ -83,7 +83,7 @@ def test_a_stacked_backend_trains_what_the_loop_trains(
         assert moved == (task.client.records > 0)
         for key in one:
             torch.testing.assert_close(other[key], one[key], rtol=1e-9, atol=1e-11)
-    for pool, positions in ((Pool.TRAIN, "train"), (Pool.TEST, "tests")):
+    for pool, positions in ((RecordPool.TRAIN, "train"), (RecordPool.TEST, "tests")):
         requests = [
             FeatureRequest(t.client, model, pool, t.client.train if positions == "train" else t.client.tests[0])
             for t, model in zip(tasks, expected, strict=True)
@@ -468,7 +468,9 @@ def test_a_client_without_records_does_not_need_a_body_that_takes_none(
     tasks = _tasks(algorithm, federation, found)
     backend = _backend(Engine(Settings(batch_size=3), choice), federation, tasks)
     trained = [fit.params for task in tasks for fit in backend.train([task])]
-    requests = [FeatureRequest(t.client, p, Pool.TRAIN, t.client.train) for t, p in zip(tasks, trained, strict=True)]
+    requests = [
+        FeatureRequest(t.client, p, RecordPool.TRAIN, t.client.train) for t, p in zip(tasks, trained, strict=True)
+    ]
     assert [one.shape for request in requests for one in backend.compute_features([request])] == [(3, 4), (0, 4)]
 
 
@@ -513,6 +515,8 @@ def test_clients_evaluated_in_smaller_groups_have_the_same_features(
         _backend(Engine(settings, c), federation, tasks) for c in (BackendChoice.LOOP, BackendChoice.BLOCK)
     )
     models = [{name: value * (1 + at) for name, value in t.work.params.items()} for at, t in enumerate(tasks)]
-    requests = [FeatureRequest(t.client, m, Pool.TEST, t.client.tests[0]) for t, m in zip(tasks, models, strict=True)]
+    requests = [
+        FeatureRequest(t.client, m, RecordPool.TEST, t.client.tests[0]) for t, m in zip(tasks, models, strict=True)
+    ]
     for one, other in zip(loop.compute_features(requests), stacked.compute_features(requests), strict=True):
         torch.testing.assert_close(other, one, rtol=1e-9, atol=1e-11)

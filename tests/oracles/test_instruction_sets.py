@@ -15,7 +15,7 @@ import torch
 
 from fedlog.engine.training.block import convolve, library
 from fedlog.engine.training.block.convolve import ConvShape, convolve_and_pool
-from fedlog.engine.training.block.map_passes import Norm, NormShape
+from fedlog.engine.training.block.map_passes import NormFunction, NormShape
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src/fedlog/engine/training/block"
@@ -110,7 +110,7 @@ def _norm() -> list[torch.Tensor]:
     """A normalised map and its gradients, by the library that is loaded."""
     maps = _tensors()[0].requires_grad_(True)
     factor = torch.linspace(0.5, 2, 6).view(2, 3).requires_grad_(True)
-    normed = Norm.apply(maps, factor, factor - 1, NormShape(1, 3, 9, 8, 1e-5, True, 2, 2))
+    normed = NormFunction.apply(maps, factor, factor - 1, NormShape(1, 3, 9, 8, 1e-5, True, 2, 2))
     return [normed, *torch.autograd.grad(normed.square().sum(), (maps, factor))]
 
 

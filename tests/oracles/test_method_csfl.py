@@ -127,5 +127,5 @@ def test_an_update_heard_twice_counts_once_and_a_missed_one_is_noticed() -> None
     again = method.receive(signs(1), once)
     assert torch.equal(once["moved"], again["moved"])
     assert torch.allclose(once["moved"].abs(), torch.tensor(OPTIONS["phase_2_rate"], dtype=torch.float64))
-    with pytest.raises(RunError, match="update 3 after update 1"):
+    with pytest.raises(RunError, match="has updates up to 1 expected the next one, found: update 3"):
         method.receive(signs(3), once)

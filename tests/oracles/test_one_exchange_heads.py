@@ -22,7 +22,7 @@ from fedlog.core.heads.gaussian import (
     solve_quadratic_discriminant,
 )
 from fedlog.core.heads.logistic import fit_logistic
-from fedlog.core.heads.mean_scatter import MeanScatter, estimate_gram, solve_ridge_with_unit_rows
+from fedlog.core.heads.mean_scatter import MeanScatterSums, estimate_gram, solve_ridge_with_unit_rows
 from fedlog.core.heads.mixtures import Mixtures, draw_features, fit_mixtures, join_small_gaussians
 from fedlog.core.heads.personal import solve_personal_fedlog_head
 from fedlog.core.heads.ridge import solve_personal_ridge_head, solve_ridge_head
@@ -183,12 +183,12 @@ def test_an_own_fedlog_head_goes_from_the_global_head_to_the_own_records() -> No
 def test_class_means_of_clients_estimate_the_covariance() -> None:
     generator = Key(2).torch()
     mixing = torch.randn(3, 3, generator=generator, dtype=torch.float64)
-    totals: list[MeanScatter] = []
+    totals: list[MeanScatterSums] = []
     for _ in range(4000):
         own = torch.randn(5, 3, generator=generator, dtype=torch.float64) @ mixing
-        totals.append(MeanScatter.from_means(own.mean(0)[None], torch.tensor([5])))
+        totals.append(MeanScatterSums.from_means(own.mean(0)[None], torch.tensor([5])))
     parts = [torch.stack([getattr(t, name) for t in totals]).sum(0) for name in ("sums", "outer", "holders")]
-    summed = MeanScatter(*parts)
+    summed = MeanScatterSums(*parts)
     mean = summed.sums[0, 1:] / summed.sums[0, 0]
     found = (unpack_triangle(summed.outer[0], 3) - summed.sums[0, 0] * torch.outer(mean, mean)) / (
         summed.holders[0] - 1

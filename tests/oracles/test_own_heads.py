@@ -20,7 +20,7 @@ from fedlog.algorithms.one_exchange.heads_from_drawn_features import OWN_MIXTURE
 from fedlog.core.heads import mixtures
 from fedlog.core.heads.gaussian import ABSENT
 from fedlog.core.heads.logistic import fit_logistic_near_head
-from fedlog.core.heads.mean_scatter import MeanScatter, estimate_gram, solve_ridge_with_unit_rows
+from fedlog.core.heads.mean_scatter import MeanScatterSums, estimate_gram, solve_ridge_with_unit_rows
 from fedlog.core.heads.mixtures import Mixtures, draw_features, fit_mixtures
 from fedlog.core.heads.personal import STRENGTHS, fit_personal_softmax_head
 from fedlog.core.keys import Key
@@ -139,8 +139,8 @@ def test_alone_fedcof_takes_every_own_record_for_a_client() -> None:
     each = []
     for row, label in zip(x, y, strict=True):
         means = torch.zeros(N_CLASS, WIDTH, dtype=torch.float64).index_copy(0, label[None], row[None])
-        each.append(MeanScatter.from_means(means, torch.nn.functional.one_hot(label, N_CLASS)))
-    summed = MeanScatter(*(reduce(add, [getattr(s, part) for s in each]) for part in ("sums", "outer", "holders")))
+        each.append(MeanScatterSums.from_means(means, torch.nn.functional.one_hot(label, N_CLASS)))
+    summed = MeanScatterSums(*(reduce(add, [getattr(s, part) for s in each]) for part in ("sums", "outer", "holders")))
     torch.testing.assert_close(
         found, solve_ridge_with_unit_rows(Statistics(summed.sums), estimate_gram(summed, 0.7)), rtol=1e-9, atol=1e-9
     )

@@ -21,7 +21,7 @@ from torch import nn
 import fedlog
 from fedlog import Callback, Federation, InputError
 from fedlog.algorithms.averaging import Averaging
-from fedlog.api.progress import make_progress
+from fedlog.api.progress import make_progress_callbacks
 from fedlog.cli.main import main
 from fedlog.data.data_spec import DataSpec
 from fedlog.engine.simulate.simulator import RoundRecord
@@ -323,12 +323,12 @@ def test_a_run_leaves_the_callers_threads_and_random_numbers_alone() -> None:
 
 
 def test_progress_shows_where_someone_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert make_progress(False) == make_progress(None) == []
-    assert len(make_progress(True)) == 1
+    assert make_progress_callbacks(False) == make_progress_callbacks(None) == []
+    assert len(make_progress_callbacks(True)) == 1
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
-    assert len(make_progress(None)) == 1
+    assert len(make_progress_callbacks(None)) == 1
     monkeypatch.setattr("fedlog.api.progress.find_spec", lambda name: None)
-    (in_notebook,) = make_progress(None)
+    (in_notebook,) = make_progress_callbacks(None)
     assert in_notebook._show_bar(title="rounds", total=1) is None  # lines, where ipywidgets are not installed
 
 

@@ -44,7 +44,7 @@ def test_every_place_is_filled_and_a_missing_one_is_named(tmp_path: Path) -> Non
     write_bits_page(ROOT / "results", page)
     assert page.read_text() == (ROOT / "docs" / "bits.md").read_text()
     page.write_text("no places here")
-    with pytest.raises(Exception, match="does not have the marks <!-- records of bits-aim"):
+    with pytest.raises(Exception, match="lacks the mark <!-- records of bits-aim"):
         write_bits_page(ROOT / "results", page)
 
 

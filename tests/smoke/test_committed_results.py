@@ -17,7 +17,7 @@ from fedlog.experiments.tables.catalog import EXPERIMENTS
 from fedlog.experiments.tables.finished_cells import collect_runs
 from fedlog.experiments.tables.significance import Mean
 from fedlog.files.json_text import parse_json
-from fedlog.report.documents.recipe_table import choose_grid_rows
+from fedlog.report.documents.recipe_table import choose_tuned_settings
 from fedlog.report.paper.reproduction import (
     ExperimentPage,
     make_experiment_pages,
@@ -115,7 +115,7 @@ def test_the_settings_in_use_are_the_highest_of_their_grid(results: Path, grid: 
 
 
 def test_the_tuned_recipe_has_the_settings_that_the_grids_choose(results: Path) -> None:
-    chosen = choose_grid_rows(results)
+    chosen = choose_tuned_settings(results)
     assert {method: choice.settings for method, choice in chosen.items()} == TUNED
 
 

@@ -18,7 +18,7 @@ from three_sites import BODIES, assert_tells_nothing_of, simulation
 
 from fedlog.engine.protocol import checkpoint
 from fedlog.errors import RunError
-from fedlog.flower.folders.site_folder import Caps
+from fedlog.flower.folders.site_folder import RunCaps
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.run_folder import RunFolder
 from fedlog.models.body import HEAD
@@ -53,7 +53,7 @@ def test_real_processes_compute_what_the_simulator_computes(federation: Federati
 def test_a_site_killed_in_mid_round_goes_on_with_its_own_body(federation: Federation) -> None:
     # So many epochs that the kill comes while the site trains: more than a site allows by itself.
     for site in federation.sites.values():
-        site.write_config(replace(site.read_config(), caps=Caps(epochs=800)))
+        site.write_config(replace(site.read_config(), caps=RunCaps(epochs=800)))
     plan = Plan("killed-site", rounds=5, options={**OPTIONS, "epochs": 800})
     log = federation.running["east"].log
     before = log.stat().st_size

@@ -24,7 +24,7 @@ from fedlog.flower.ops.processes import (
 from fedlog.flower.ops.server import make_flwr_command, register_site
 from fedlog.flower.ops.site import make_supernode_command
 from fedlog.flower.protocol.frame import Frame, FrameKind, decode_frame, make_run_tag
-from fedlog.flower.protocol.greeting import encode_hello, make_identity
+from fedlog.flower.protocol.greeting import encode_hello, make_versions
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.run_folder import RoundRules
 from fedlog.flower.server.server_app import make_app_settings, write_flower_app
@@ -107,7 +107,7 @@ def run_app(federation: Federation, folder: Path, plan: Plan, code: dict[str, st
 
 def damaged(federation: Federation) -> list[bytes]:
     """Frames that every site must refuse, then a valid greeting with random bytes flipped."""
-    ours = make_identity(load_schema(federation.server.schema_file).digest)
+    ours = make_versions(load_schema(federation.server.schema_file).digest)
     good = Frame(FrameKind.HELLO, make_run_tag("fuzz"), 0, 0, encode_hello(ours, Plan("fuzz", options=OPTIONS)))
     raw = good.encode()
     bad = [

@@ -10,7 +10,7 @@ import torch
 
 from fedlog.cli.main import main
 from fedlog.flower.folders.server_folder import ServerFolder
-from fedlog.flower.ops.demo import BODY, CLASSES, RUN, SITES, cut_patches, make_demo_plan
+from fedlog.flower.ops.demo import BODY, CLASSES, RUN, SITES, cut_patches, make_pretrained_demo_plan
 from fedlog.flower.server.run_folder import RunFolder
 from fedlog.models.body import HEAD
 from fedlog.models.model_folder import load_model
@@ -24,7 +24,7 @@ def test_patches_do_not_overlap_and_the_plan_is_private() -> None:
     assert len({patch.tobytes() for patch in patches}) > 0.99 * len(patches)
     assert patches.shape == (884, 24, 24, 3)
     assert set(labels.tolist()) == {0, 1}
-    plan = make_demo_plan(0)
+    plan = make_pretrained_demo_plan(0)
     assert plan.promise is not None
     assert (plan.promise.unit, plan.promise.trust, plan.promise.epsilon) == (Unit.RECORD, Trust.DISTRIBUTED, 1.0)
     assert plan.secure is not None

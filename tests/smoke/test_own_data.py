@@ -255,7 +255,7 @@ def _spoil(folder: Path, how: str) -> None:
     ("how", "said"),
     [
         ("another kind", "found: west.xlsx"),
-        ("twice", "found two for east: east.parquet"),
+        ("twice", "found two for east: .*east.csv and .*east.parquet"),
         ("columns", "not in both east.csv and west.csv: x3"),
         ("mixed", "files of one kind"),
         ("none", "found none"),

@@ -80,7 +80,9 @@ def test_other_draws_of_the_noise_are_of_the_same_size_and_not_the_same() -> Non
 
 def test_another_draw_is_refused_where_noise_differs_in_every_run() -> None:
     spec = replace(PRIVACY_FIGURE.find_row("clamp-noise-64").spec, noise_draw=1)
-    with pytest.raises(InputError, match="--noise-draw 1 repeats a run with other float noise, found: discrete noise"):
+    with pytest.raises(
+        InputError, match="--noise-draw 1 needs float noise, found: discrete noise, which differs in every run"
+    ):
         resolve(replace(spec, noise=NoiseSetting.DISCRETE))
     with pytest.raises(InputError, match="these settings need --privacy: noise_draw"):
         resolve(RunSpec(noise_draw=1))
@@ -163,5 +165,5 @@ def test_the_page_on_privacy_gets_its_table_in_its_place_and_keeps_the_rest(tmp_
         assert "not run" in said
         assert "old\n" not in said
     page.write_text("no place")
-    with pytest.raises(InputError, match="does not have the marks"):
+    with pytest.raises(InputError, match="lacks the mark <!-- "):
         write_reproduction_pages(results, page.parent)

@@ -9,7 +9,7 @@ import pytest
 
 from fedlog.cli.main import main
 from fedlog.engine.software import find_processor
-from fedlog.experiments.run.execute import KeptFiles, execute
+from fedlog.experiments.run.execute import RunFilesToKeep, execute
 from fedlog.experiments.tables import catalog
 from fedlog.experiments.tables.cells import Experiment, ExperimentKind, TableRow, list_cells
 from fedlog.report.paper.reproduction import write_reproduction_pages
@@ -23,7 +23,7 @@ def results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     small = Experiment("small", "A small one", ExperimentKind.CURVES, (TableRow("fedlog", "FedLog", spec),), (0, 1))
     monkeypatch.setitem(catalog.EXPERIMENTS, "small", small)
     for cell in list_cells(small, tmp_path):
-        execute(cell.spec, cell.folder, keep=KeptFiles.RECORDS)
+        execute(cell.spec, cell.folder, keep=RunFilesToKeep.RECORDS_ONLY)
     return tmp_path
 
 

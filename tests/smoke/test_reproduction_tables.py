@@ -158,7 +158,7 @@ def test_the_cost_table_counts_to_the_threshold_or_to_the_best_round(results: Pa
 def test_the_bits_of_a_curve_begin_with_the_opening(results: Path) -> None:
     runs = collect_runs(EXPERIMENTS["table-mnist"], results).runs["fedlog"]
     assert read_accuracy_curves(runs).shape == (8, 3)
-    assert runs[0].bits_by_round == [2100, 4100, 6100]
+    assert runs[0].bits_so_far_by_round == [2100, 4100, 6100]
 
 
 def _table(out: Path, finals: dict[str, list[float]]) -> Path:

@@ -12,7 +12,7 @@ from fedlog.experiments.tables.cells import list_cells
 from fedlog.experiments.tables.finished_cells import collect_runs
 from fedlog.experiments.tables.paper import make_table_1
 from fedlog.experiments.tables.tuning_grids import GRID_MNIST, RECIPE_GRIDS, list_rows_of_method, make_tuned_table
-from fedlog.report.documents.recipe_table import choose_grid_rows
+from fedlog.report.documents.recipe_table import choose_tuned_settings
 from fedlog.report.paper.method_tables import make_tuned_tables
 from fedlog.settings.spec import RunSpec
 from fedlog.settings.training import AdamMoments, Decay
@@ -52,7 +52,7 @@ def grids(tmp_path: Path) -> Path:
 
 
 def test_the_recipe_takes_the_setting_with_the_highest_mean_over_the_grids(grids: Path) -> None:
-    (method, choice), *others = choose_grid_rows(grids).items()
+    (method, choice), *others = choose_tuned_settings(grids).items()
     assert (method, others) == ("fedavg", [])  # of no other method the grids are whole
     assert choice.gains == pytest.approx({"mnist-selection": 10.0, "cifar10": 10.0, "har": 0.0})
     settings = choice.settings
@@ -63,7 +63,7 @@ def test_the_recipe_takes_the_setting_with_the_highest_mean_over_the_grids(grids
 def test_the_recipe_takes_no_first_head_that_needs_an_opening_exchange(tmp_path: Path) -> None:
     rows = list_rows_of_method("fedlog", RECIPE_GRIDS[0])
     write_grids(tmp_path, "fedlog", lambda _, at: 0.5 + at / 100)  # the heads from statistics come last
-    chosen = choose_grid_rows(tmp_path)["fedlog"].chosen
+    chosen = choose_tuned_settings(tmp_path)["fedlog"].chosen
     assert chosen == [row for row in rows if row.spec.options["first_head"] == "random"][-1]
     assert rows[-1].spec.options["first_head"] == "statistics"
 
@@ -71,7 +71,7 @@ def test_the_recipe_takes_no_first_head_that_needs_an_opening_exchange(tmp_path:
 def test_a_method_with_a_cell_missing_is_not_chosen_for(grids: Path) -> None:
     cell, *_ = list_cells(RECIPE_GRIDS[1], grids, (list_rows_of_method("fedavg", RECIPE_GRIDS[1])[3].name,))
     cell.records_file.unlink()
-    assert choose_grid_rows(grids) == {}
+    assert choose_tuned_settings(grids) == {}
 
 
 def test_settings_stand_in_the_same_order_in_every_grid() -> None:

@@ -70,7 +70,7 @@ class CSFL(Algorithm):
         return Schedule(round=(Exchange(MEASURE, (train,)), Exchange(VOTE, (train,))), audience=Audience.EVERYONE)
 
     def begin(self, key: Key) -> Params:
-        """A seed for the initial model and the measurement matrix, and no update yet."""
+        """The server's first state: a seed for the initial model and the measurement matrix, and no update yet."""
         return {
             **super().begin(key),
             "updates": torch.zeros(1, dtype=torch.int64),
@@ -78,11 +78,14 @@ class CSFL(Algorithm):
         }
 
     def join(self, initial: Params) -> Params:
-        """The initial model, which the client keeps unchanged, and zeros for the changes that were not sent yet."""
+        """What a new client keeps at first: the initial model, and zeros for the changes not sent yet."""
         return {**initial, ERROR: torch.zeros(self.plan.n_entries)}
 
     def broadcast(self, server: Params) -> Message:
-        """The newest update (signs or measurements) with its number; before the first update, the seed."""
+        """The newest update (signs or measurements) with its number.
+
+        Before the first update, the seed of the initial model and the measurement matrix.
+        """
         if "signs" in server:
             return Message(Kind.SIGNS, (server["signs"], server["updates"]))
         if "measurements" in server:
@@ -100,7 +103,8 @@ class CSFL(Algorithm):
             return known  # the same update again, after a resume
         if new_updates != 1:
             raise RunError(
-                f"cs-fl: a client got update {int(numbers[-1])} after update {int(known['updates'])}",
+                f"cs-fl: a client that has updates up to {int(known['updates'])} expected the next one, "
+                f"found: update {int(numbers[-1])}",
                 hint="every client needs every broadcast, because updates add up: use --participation 1",
             )
         if message.kind is Kind.SIGNS:

@@ -61,11 +61,11 @@ class FedDBE(Algorithm):
         )
 
     def join(self, initial: Params) -> Params:
-        """The whole initial model, and a shift of zeros."""
+        """What a new client keeps at first: the initial model, and a shift of zeros."""
         return {**initial, SHIFT: torch.zeros(self.plan.width)}
 
     def broadcast(self, server: Params) -> Message:
-        """First the seed, then the global mean, then the averaged model with the global mean.
+        """The averaged model, once there is one, and the global mean; before the opening, the initial model's seed.
 
         The mean never changes, but it is sent each time for clients that take part for the first time.
         """
@@ -82,7 +82,10 @@ class FedDBE(Algorithm):
         return {**dict(zip(self.shared, model, strict=bool(model))), "mean": mean}
 
     def start_exchange(self, exchange: str, home: Params, received: Params) -> Work:
-        """The start of training: in the opening the model without shift; in a round with shift, and the global mean."""
+        """The start of training: in the opening, the model without the shift.
+
+        In a round, the model with the shift, and the global mean for the loss.
+        """
         params = self.deploy(home, received)
         if exchange == OPENING:
             return Work({name: value for name, value in params.items() if name != SHIFT})

@@ -81,12 +81,15 @@ class FedLog(Algorithm):
 
     @property
     def can_remove_client(self) -> bool:
-        """Whether a client can be taken out of a run: not if `carry` keeps its statistics in the server's sum."""
+        """Whether a client can be taken out of a run: only without `carry`.
+
+        With `carry`, the server's sum keeps the client's old statistics.
+        """
         return self.carry is None
 
     @property
     def sums_last_uploads(self) -> bool:
-        """Whether the last statistics of clients that skip a round are summed again: not if `carry` is set.
+        """Whether the last statistics of clients that skip a round are summed again: only without `carry`.
 
         The body of such a client does not change, so its statistics are still right. With `carry`, the server's old
         sum contains them already.
@@ -226,7 +229,10 @@ class FedLogC(FedLog):
         return ClassMeansLoss(self.alpha, self.beta, self.margin, self.distance or ComparedFeatures.BEFORE_DROPOUT)
 
     def broadcast(self, server: Params) -> Message:
-        """The summed statistics and, in a private run, the std of their noise; before round 1, the seed."""
+        """The summed statistics and, in a private run, the std of their noise.
+
+        Before there are statistics, the seed of the random first head.
+        """
         if HEAD in server:
             noise = (server[NOISE],) if NOISE in server else ()
             return Message(Kind.STATISTICS, (server["statistics"], *noise))
@@ -252,7 +258,7 @@ class FedLogC(FedLog):
         return Work(self.deploy(home, received), {"means": received["means"], "present": received["present"]})
 
     def advice(self, rounds: int) -> tuple[str, ...]:
-        """A note how much distances between class means may grow in this many rounds; empty if `beta` is 0.
+        """A note on how much distances between class means may grow in this many rounds; empty if `beta` is 0.
 
         Without a margin, a warning is added if the distances may grow more than 100-fold.
         """

@@ -60,7 +60,7 @@ class FedProto(Algorithm):
         return Schedule(round=(Exchange("prototypes", (train,), FeatureSummary.STATISTICS),))
 
     def begin(self, key: Key) -> Params:
-        """A seed for the initial model, the same for all clients, and no prototypes yet."""
+        """The server's first state: a seed for the initial model of all clients, and no prototypes yet."""
         return {
             **super().begin(key),
             "means": torch.zeros(self.plan.n_class, self.plan.width, dtype=torch.float64),

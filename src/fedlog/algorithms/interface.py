@@ -310,7 +310,7 @@ class Algorithm(ABC):
         """The client's whole model, from its `home` (what it keeps) and `received` (what it knows from broadcasts)."""
 
     def _check_option(self, name: str, holds: bool, rule: str, hint: str | None = None) -> None:
-        """Raise an InputError with the option's value and the `rule` ("must not be negative") unless it `holds`."""
+        """Raise an InputError unless `holds`; it names the option, the `rule` ("must be above 0") and the value."""
         if not holds:
             raise InputError(f"option {name} of {self.name} {rule}, found: {getattr(self, name)}", hint=hint)
 

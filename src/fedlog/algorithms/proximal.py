@@ -29,7 +29,7 @@ class FedProx(Averaging):
 
 def fedprox(plan: ModelPlan, epochs: int = 5, learning_rate: float = 0.001, mu: float = 1.0) -> FedProx:
     """FedProx (Li et al. 2020): FedAvg with mu / 2 * |w - w_global|^2 added to each client's loss."""
-    train = Phase(EVERYTHING, epochs, NearModelLoss(_check_strength("fedprox", "mu", mu)), learning_rate)
+    train = Phase(EVERYTHING, epochs, NearModelLoss(_require_not_negative("fedprox", "mu", mu)), learning_rate)
     return FedProx("fedprox", plan.list_top_params(len(plan.layers)), (train,))
 
 
@@ -45,7 +45,7 @@ class Ditto(Averaging):
         return Schedule(round=(Exchange(PERSONAL, self.personal_phases), *super().schedule.round))
 
     def join(self, initial: Params) -> Params:
-        """The initial model, and a copy of it as the first personal model."""
+        """What a new client keeps at first: the initial model, and a copy of it as the first personal model."""
         return {**initial, **_add_personal_prefix(initial)}
 
     def start_exchange(self, exchange: str, home: Params, received: Params) -> Work:
@@ -83,7 +83,7 @@ def ditto(
     `regularisation` is lambda. Without `personal_epochs` or `personal_learning_rate`, the personal model takes the
     epochs or the learning rate of the global model.
     """
-    near = NearModelLoss(_check_strength("ditto", "regularisation", regularisation))
+    near = NearModelLoss(_require_not_negative("ditto", "regularisation", regularisation))
     personal = Phase(
         EVERYTHING,
         epochs if personal_epochs is None else personal_epochs,
@@ -94,7 +94,8 @@ def ditto(
     return Ditto("ditto", common.shared, common.phases, personal_phases=(personal,))
 
 
-def _check_strength(method: str, option: str, value: float) -> float:
+def _require_not_negative(method: str, option: str, value: float) -> float:
+    """Return the option's value; InputError if it is negative."""
     if value < 0:
         raise InputError(f"option {option} of {method} must not be negative, found: {value}")
     return value

@@ -332,7 +332,7 @@ def _refuse_regression(spec: RunSpec, own: Federation | None) -> None:
 
 
 def _add_validation_fraction(spec: RunSpec, given: Federation | None) -> RunSpec:
-    """Return the settings; if the data have no validation rows, a fraction of the training rows will be held out."""
+    """Return the settings, with a fraction of the training rows to hold out if there are no validation rows yet."""
     if spec.validation_fraction or spec.data.startswith(SITES):
         return spec
     if given is None and spec.data in DEFAULTS:

@@ -56,8 +56,8 @@ class LiveBar:
         self._bar.start()
         return line
 
-    def _check_and_restart_line_timer(self) -> bool:
-        """Return whether enough time has passed to print the next line; if so, the waiting time starts again."""
+    def _should_print_line(self) -> bool:
+        """Return whether enough time has passed since the last line; if so, the time is counted anew from now on."""
         due = time.monotonic() - self._told_at >= self._pause
         if due:
             self._told_at = time.monotonic()
@@ -77,7 +77,7 @@ class ComparisonBar(LiveBar):
             self._show_bar(*columns, TimeRemainingColumn(), title="rounds", total=rounds)
         if self._bar is not None:
             self._bar.update(self._bar.task_ids[0], completed=done, text=text)
-        elif self._check_and_restart_line_timer():
+        elif self._should_print_line():
             self._console.print(f"{done} of {rounds} rounds  {text}", soft_wrap=True, markup=False)
 
 
@@ -119,7 +119,7 @@ class Progress(LiveBar, Callback):
             self._bar.update(self._bar.task_ids[0], completed=done, total=records)
             if done == records:
                 self.close()
-        elif done == records or self._check_and_restart_line_timer():
+        elif done == records or self._should_print_line():
             self._print_line(f"features {done}/{records}")
 
     def round_ended(self, record: RoundRecord) -> None:
@@ -142,7 +142,7 @@ class Progress(LiveBar, Callback):
             shown = text if len(text) < room else accuracy  # on a narrow terminal the accuracy alone
             self._bar.update(self._bar.task_ids[0], completed=record.round, text=shown)
             return
-        if self._check_and_restart_line_timer() or record.round in (1, self._rounds):
+        if self._should_print_line() or record.round in (1, self._rounds):
             self._print_line(f"round {record.round}/{self._rounds}  {text}")
 
     def run_ended(self, summary: Summary, trained: bool) -> None:
@@ -159,8 +159,11 @@ class Progress(LiveBar, Callback):
         console.print(line, soft_wrap=True, markup=False)
 
 
-def make_progress(wanted: bool | None) -> list[Progress]:
-    """Return a progress callback in a list, or []; `wanted=None` means only in terminals and notebooks."""
+def make_progress_callbacks(wanted: bool | None) -> list[Progress]:
+    """Return a list with one callback that shows progress, or [] if `wanted` is False.
+
+    With `wanted=None`, progress is shown in terminals and notebooks only.
+    """
     console = Console(stderr=True, highlight=False)
     if wanted is False or (wanted is None and not (console.is_terminal or console.is_jupyter)):
         return []

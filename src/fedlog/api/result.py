@@ -133,9 +133,9 @@ class Result:
 
     @property
     def accuracy_after_closing(self) -> float | None:
-        """The accuracy of `models`, if the method ends with local training after the last round; else None.
+        """The accuracy of `models` if the method (FedRep, FedBABU) ends with local training, else None.
 
-        FedRep and FedBABU end in this way.
+        This training follows the last round, so `accuracy` is the accuracy before it.
         """
         return self.summary.accuracy_after_closing
 

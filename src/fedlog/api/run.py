@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from fedlog.algorithms import registry
-from fedlog.api.progress import make_progress
+from fedlog.api.progress import make_progress_callbacks
 from fedlog.api.result import Result
 from fedlog.data.catalog import load_federation
 from fedlog.data.federation import Federation
@@ -66,7 +66,7 @@ def run(
     federation = data if isinstance(data, Federation) else None
     name = data.name if isinstance(data, Federation) else data
     check_data(data)
-    called = [*make_progress(progress), *check_callbacks(callbacks)]
+    called = [*make_progress_callbacks(progress), *check_callbacks(callbacks)]
     spec = _make_spec(name, method, settings)
     spec = replace(spec, body=make_body_names(body, lambda: find_input_shape(spec, federation)))
     with open_run_folder(out) as folder:

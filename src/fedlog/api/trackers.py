@@ -77,7 +77,7 @@ class TensorBoard(_Tracker):
         """Open the folder; write the settings and, for a resumed run, its earlier rounds.
 
         Args:
-            start: the run.
+            start: the run: its settings, its clients, and the rounds that were done before an interruption.
 
         """
         from torch.utils.tensorboard import SummaryWriter
@@ -110,7 +110,7 @@ class MLflow(_Tracker):
         """Make a run in the store; write the settings and, for a resumed run, its earlier rounds.
 
         Args:
-            start: the run.
+            start: the run: its settings, its clients, and the rounds that were done before an interruption.
 
         """
         client = open_mlflow(self._store)

@@ -6,10 +6,10 @@ attacker sees everything that leaves: the number of bytes, and every entry of ev
 mechanism with too little noise, a message that carries too much, and a clip that does not work.
 
 The data are chosen to be as revealing as possible. The canary is as large as the clip allows. If bodies are trained,
-the client has equally many records of two classes: then the body does not change without the canary, and with it Adam
-takes a full step, however small the gradient. An attacker that tells runs with the canary from runs without it more
-often than (epsilon, delta) allows proves the claim wrong, up to the stated confidence. How often the attacker is right
-gives a lower bound on epsilon. A bound below the claimed epsilon proves nothing.
+the client has equally many records of two classes, whose gradients cancel. So without the canary the body does not
+change. With the canary Adam takes a full step, however small the gradient. An attacker that tells runs with the canary
+from runs without it more often than (epsilon, delta) allows proves the claim wrong, up to the stated confidence. How
+often the attacker is right gives a lower bound on epsilon. A bound below the claimed epsilon proves nothing.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fedlog.algorithms.fedlog import FedLog
 from fedlog.algorithms.interface import Algorithm, Exchange
 from fedlog.algorithms.registry import freeze_bodies
 from fedlog.audit.distinguisher import Observation, bound_mu_from_below, find_largest_mu_bound, score_trials
-from fedlog.audit.result import Audit, AuditResult, Fault
+from fedlog.audit.result import AuditResult, AuditSettings, Fault
 from fedlog.core.clip import parse_clip
 from fedlog.core.keys import Key
 from fedlog.data.federation import Federation, Records, Shard
@@ -48,7 +48,7 @@ LEARNING_RATE = 1.0
 WIRE = find_codec("f32")
 
 
-def run_audit(audit: Audit) -> AuditResult:
+def run_audit(audit: AuditSettings) -> AuditResult:
     """Run the audit and return its result, with a lower bound on epsilon.
 
     Many trials with and without one canary give a lower bound on the mu of Gaussian differential privacy, and so on
@@ -68,7 +68,9 @@ def run_audit(audit: Audit) -> AuditResult:
     return AuditResult(audit, compute_epsilon(found, delta), compute_epsilon(visible, delta), found)
 
 
-def _run_trials(audit: Audit, protection: Protection, clients: Sequence[Records], key_name: str) -> list[Observation]:
+def _run_trials(
+    audit: AuditSettings, protection: Protection, clients: Sequence[Records], key_name: str
+) -> list[Observation]:
     """Run all trials and return what the attacker sees in each.
 
     `key_name`, "with" or "without" (the canary), gives the two sets of trials different random numbers.
@@ -83,7 +85,7 @@ def _run_trials(audit: Audit, protection: Protection, clients: Sequence[Records]
     return [Observation(int(number), rounds[number].observe(trial)) for trial, number in enumerate(drawn)]
 
 
-def make_audited_protection(audit: Audit, classes: int, clients: int) -> Protection:
+def make_audited_protection(audit: AuditSettings, classes: int, clients: int) -> Protection:
     """Make the protection of a real run with the audit's settings; if the audit plants a fault, it has this fault."""
     norm, clip = (audit.message_norm, None) if audit.unit is Unit.CLIENT else (None, parse_clip(audit.clip))
     protection = make_protection(
@@ -93,7 +95,7 @@ def make_audited_protection(audit: Audit, classes: int, clients: int) -> Protect
         calibration=Calibration.PAPER if audit.unit is Unit.PAPER else Calibration.EXACT,
         bound=ContributionBound(clip, norm),
         releases=audit.releases,
-        shape=(classes, 1 + WIDTH),
+        statistics_shape=(classes, 1 + WIDTH),
         clients=clients,
         honest_survivors=clients,
         noise=audit.noise,
@@ -157,12 +159,12 @@ class _TrainedRounds:
 
     def observe(self, trial: int) -> Tensor:
         """Return what the attacker sees with fresh noise: the number of bytes and every entry of each release."""
-        return torch.cat([self._observe_release(trial, number) for number in range(len(self.messages))])
+        return torch.cat([self._observe_release(trial, release) for release in range(len(self.messages))])
 
-    def _observe_release(self, trial: int, number: int) -> Tensor:
+    def _observe_release(self, trial: int, release: int) -> Tensor:
         """Return what the attacker sees of one release, (1 + entries,): the number of bytes, then every entry."""
-        messages = self.messages[number]
-        trial = trial * len(self.messages) + number
+        messages = self.messages[release]
+        trial = trial * len(self.messages) + release
         keys = [self.key.child("client", at, trial) for at in range(len(messages))]
         blobs = [WIRE.encode(self.protection.protect(m, key)) for m, key in zip(messages, keys, strict=True)]
         beside: list[Tensor] = []
@@ -179,7 +181,7 @@ class _TrainedRounds:
 
 
 def _train_clients(
-    audit: Audit, protection: Protection, clients: Sequence[Records], key: Key, noise_key: Key
+    audit: AuditSettings, protection: Protection, clients: Sequence[Records], key: Key, noise_key: Key
 ) -> _TrainedRounds:
     """Train the clients as in a run, and keep their messages before noise; trials draw the noise from `noise_key`."""
     data = Records(torch.cat([own.inputs for own in clients]), torch.cat([own.labels for own in clients]))
@@ -206,7 +208,7 @@ def _train_clients(
     return _TrainedRounds(by_round, protection, exchange, server, noise_key)
 
 
-def _make_neighbouring_clients(audit: Audit) -> tuple[list[Records], list[Records]]:
+def _make_neighbouring_clients(audit: AuditSettings) -> tuple[list[Records], list[Records]]:
     """Make the clients' records twice: with the canary, and without the canary."""
     balanced = _make_balanced_records(extra=0)
     if audit.unit is Unit.RECORD:

@@ -31,7 +31,8 @@ def score_trials(present: Sequence[Observation], absent: Sequence[Observation]) 
 
     A score is a weighted sum of the entries. The weights are learnt from the first fifth of the trials: for each
     training, the difference of an entry's means with and without the canary, divided by its variance. This is the best
-    test if every entry has independent noise. The weight of an entry without noise exceeds all others.
+    test if every entry has independent noise. An entry without noise that differs with and without the canary gets by
+    far the largest weight.
     """
     rows = pad_sequence([trial.seen for trial in (*present, *absent)], batch_first=True)
     trainings = torch.tensor([trial.training for trial in (*present, *absent)])

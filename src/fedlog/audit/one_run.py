@@ -27,7 +27,7 @@ from fedlog.algorithms.fedlog import FedLog
 from fedlog.algorithms.interface import Work
 from fedlog.algorithms.registry import freeze_bodies
 from fedlog.audit.canary import WIDTH, make_audited_protection, make_federation, make_linear_layer, start_cohort
-from fedlog.audit.result import Audit, AuditedPart, AuditResult, Fault
+from fedlog.audit.result import AuditedPart, AuditResult, AuditSettings, Fault
 from fedlog.core.clip import parse_clip
 from fedlog.core.keys import Key
 from fedlog.core.stats import Detail
@@ -49,12 +49,12 @@ from fedlog.wire.message import make_contribution
 INPUTS = 4
 CLIENTS = 3  # a secure sum needs at least this many
 SAMPLE_RATE, STEPS, GRADIENT_CLIP = 0.5, 8, 1.0
-# Shares of the coins that are guessed: a few sure guesses show a large epsilon, many guesses a small one. Each share
-# that is tried costs confidence.
-SHARES = (0.02, 0.1, 0.5)
+# The attacker guesses these shares of all coins, one after another: a few sure guesses show a large epsilon, many
+# guesses a small one. Each share that is tried costs confidence.
+GUESSED_SHARES = (0.02, 0.1, 0.5)
 
 
-def audit_one_run(audit: Audit) -> AuditResult:
+def audit_one_run(audit: AuditSettings) -> AuditResult:
     """Audit with one run of many canaries; return the result, with the lower bound on epsilon that the run proves."""
     coins = Key(audit.seed).child("coins").numpy().integers(0, 2, audit.canaries).astype(bool)
     scores = (
@@ -80,13 +80,13 @@ def bound_epsilon_by_guesses(scores: Tensor, coins: np.ndarray, delta: float, er
     for guesses in _list_guess_counts(len(coins)):
         out, taken = order[: guesses // 2], order[len(order) - (guesses - guesses // 2) :]
         right = int((~coins[out]).sum() + coins[taken].sum())
-        best = max(best, _find_smallest_epsilon(len(coins), guesses, right, delta, error / len(SHARES)))
+        best = max(best, _find_smallest_epsilon(len(coins), guesses, right, delta, error / len(GUESSED_SHARES)))
     return best
 
 
 def find_largest_epsilon_bound(canaries: int, delta: float, error: float) -> float:
     """Return the largest lower bound on epsilon that this many canaries can give: the one if all guesses are right."""
-    each = error / len(SHARES)
+    each = error / len(GUESSED_SHARES)
     return max(
         _find_smallest_epsilon(canaries, guesses, guesses, delta, each) for guesses in _list_guess_counts(canaries)
     )
@@ -119,16 +119,16 @@ def _find_smallest_epsilon(canaries: int, guesses: int, right: int, delta: float
 
 
 def _list_guess_counts(canaries: int) -> list[int]:
-    """List how many coins the attacker guesses: one number for each of the `SHARES`."""
-    return [max(2, int(share * canaries)) for share in SHARES]
+    """Return the numbers of coins to guess: each of the `GUESSED_SHARES` of all canaries, but at least 2 coins."""
+    return [max(2, int(share * canaries)) for share in GUESSED_SHARES]
 
 
-def _score_canaries_by_sum(audit: Audit, coins: np.ndarray) -> Tensor:
+def _score_canaries_by_sum(audit: AuditSettings, coins: np.ndarray) -> Tensor:
     """Return a score for each canary: the product of its row in a secure sum with the statistic that it would add.
 
     Each canary has a class of its own, and features far beyond every bound. If records are protected, all canaries are
-    at the first client. If clients are protected, each canary is a client with one record or none, which adds its share
-    of the noise in both cases. The attacker is the last client: it subtracts its own message from the sum.
+    at the first client. If clients are protected, each canary is a client with one record or none. A client without
+    records adds its share of the noise too. The attacker is the last client: it subtracts its own message from the sum.
     """
     classes, whole = len(coins), audit.unit is Unit.CLIENT
     sizes = [*(coins.astype(int).tolist() if whole else [int(coins.sum())]), *[1] * (CLIENTS - 1)]
@@ -161,11 +161,11 @@ def _make_protected_uploads(
     return [(at, blob) for at, blob in cohort.make_encoded_uploads(1, exchange, range(len(sizes))) if blob is not None]
 
 
-def _score_canaries_by_training(audit: Audit, coins: np.ndarray) -> Tensor:
+def _score_canaries_by_training(audit: AuditSettings, coins: np.ndarray) -> Tensor:
     """Return a score for each canary: how far one training by DP-SGD moved its features towards its class, class 0.
 
     The input of canary i is a multiple of the i-th unit vector, so its gradient changes only column i of the body's
-    weights. The training has the whole budget, and its result counts as released.
+    weights. The training may spend the whole budget, and the attacker sees the trained weights.
     """
     require_opacus()
     count = len(coins)
@@ -189,7 +189,13 @@ def _score_canaries_by_training(audit: Audit, coins: np.ndarray) -> Tensor:
 
 
 def _train_by_dp_sgd(
-    audit: Audit, plan: SgdRoundPlan, body: Body, federation: Federation, algorithm: FedLog, head: Tensor, key: Key
+    audit: AuditSettings,
+    plan: SgdRoundPlan,
+    body: Body,
+    federation: Federation,
+    algorithm: FedLog,
+    head: Tensor,
+    key: Key,
 ) -> Tensor:
     """Train one round by DP-SGD, and return the body's weights, (width, canaries)."""
     (client,) = list_clients(federation, [body], algorithm)

@@ -32,7 +32,7 @@ class AuditedPart(StrEnum):
 
 
 @dataclass(frozen=True)
-class Audit:
+class AuditSettings:
     """The settings of an audit: the privacy claim, and the effort to spend on refuting it."""
 
     unit: Unit
@@ -108,7 +108,7 @@ class AuditResult:
     `epsilon_lower` is the bound that was found, `epsilon_visible` the largest bound that such an audit can find.
     """
 
-    audit: Audit
+    audit: AuditSettings
     epsilon_lower: float
     epsilon_visible: float
     """The largest lower bound that this audit can find: the one that it finds if there is no noise."""

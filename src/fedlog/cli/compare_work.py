@@ -60,7 +60,7 @@ def compare_and_report(args: argparse.Namespace) -> int:
         comparison = fedlog.compare(
             data,
             split_list("--methods", args.methods, "fedlog,fedavg") or METHODS,
-            None if args.seeds is None else read_seeds(args.seeds),
+            None if args.seeds is None else parse_seeds(args.seeds),
             codecs=split_list("--codecs", args.codecs, "f32,q8"),
             bodies=args.bodies,
             recipes=_parse_own_recipes([text for text in args.recipes if text not in list(Recipe)]),
@@ -94,7 +94,7 @@ def run_seeds_and_report(args: argparse.Namespace, spec: RunSpec, out: Path) -> 
             hint="leave --resume out: the same command with --seeds and --out continues by itself",
         )
     progress = False if args.quiet else None
-    comparison = compare_seeds(spec, read_seeds(args.seeds), out, args.jobs or count_cores(), progress)
+    comparison = compare_seeds(spec, parse_seeds(args.seeds), out, args.jobs or count_cores(), progress)
     page = comparison.write_page(out / PAGE)
     _print_comparison(args, comparison, format_table_as_text(make_methods_table(comparison.findings)), page=str(page))
     return 1 if comparison.findings.failed else 0
@@ -118,8 +118,8 @@ def _print_comparison(args: argparse.Namespace, comparison: Comparison, text: st
     print(f"page: {paths['page']}", file=sys.stderr)
 
 
-def read_seeds(text: str) -> int | list[int]:
-    """Read the value of `--seeds`: a number of seeds such as `5`, or a list of seeds such as `0,1,7`."""
+def parse_seeds(text: str) -> int | list[int]:
+    """Parse the value of `--seeds`: a number of seeds such as `5`, or a list of seeds such as `0,1,7`."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(part.isdecimal() for part in parts):
         raise InputError(f"--seeds must be whole numbers from 0 on, found: {text}", hint="--seeds 5, or --seeds 0,1,2")
@@ -130,7 +130,10 @@ def _find_named_recipe(texts: Sequence[str]) -> Recipe | None:
     """Find the recipe `paper` or `tuned` among the values of `--recipe`; None if neither was given."""
     named = [Recipe(text) for text in texts if text in list(Recipe)]
     if len(named) > 1:
-        raise InputError(f"expected one recipe for all methods, found: {', '.join(named)}", hint=f"--recipe {named[0]}")
+        raise InputError(
+            f"expected only one of the recipes {', '.join(Recipe)}, found: {', '.join(named)}",
+            hint=f"--recipe {named[0]}",
+        )
     return named[0] if named else None
 
 
@@ -188,7 +191,9 @@ def choose_method_to_deploy(comparison: Comparison) -> str:
     InputError if sites can run none of the compared methods.
     """
     deployable = registry.find_methods(lambda method: method.may_federate)
-    labels = [label for label in comparison.findings.candidates if comparison.findings.find_method(label) in deployable]
+    labels = [
+        label for label in comparison.findings.federated_labels if comparison.findings.find_method(label) in deployable
+    ]
     if not labels:
         raise InputError(
             f"real sites can run none of the compared methods: {', '.join(comparison.methods)}",

@@ -35,7 +35,7 @@ from fedlog.settings.training import Recipe
 
 
 def find_deployed_runs(folder: Path) -> list[Path]:
-    """Return the folders of deployed runs: only `folder` if it is a run's folder, all runs of a server's folder."""
+    """Return the folders of deployed runs: `folder` itself if it is a run's, or all runs in it if it is a server's."""
     if (folder / PLAN).exists():
         return [folder]
     return sorted(path.parent for path in ServerFolder(folder).runs.glob(f"*/{PLAN}"))

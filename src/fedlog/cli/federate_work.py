@@ -31,7 +31,7 @@ from fedlog.flower.ops.site_service import serve_site
 from fedlog.flower.ops.summaries import summarise_last_run
 from fedlog.flower.protocol.plan import describe_large_delta, make_plan
 from fedlog.flower.server.run_folder import RoundRules
-from fedlog.flower.site import release_record
+from fedlog.flower.site import site_release_log
 from fedlog.flower.site.data import check_site
 from fedlog.settings.flags import read_given_settings
 from fedlog.settings.presets import apply_recipe
@@ -145,14 +145,14 @@ def run_site(args: argparse.Namespace) -> None:
 
 def _check_and_run_site(folder: SiteFolder, args: argparse.Namespace) -> None:
     """Check and store the site's settings, print the privacy spent so far, and run the site."""
-    release_record.check_release_record(folder)
+    site_release_log.check_site_release_log(folder)
     config = folder.make_changed_config(args.data, args.body, args.hold_out, args.world)
     if args.require_privacy is not None:
-        release_record.PrivacyRequirement.parse(args.require_privacy)
+        site_release_log.PrivacyRequirement.parse(args.require_privacy)
         config = replace(config, privacy=args.require_privacy)
     say(check_site(folder, config))
     folder.write_config(config)  # only now: settings that failed the check must not be those of the next start
-    if spent := release_record.describe_spending(folder):
+    if spent := site_release_log.describe_spending(folder):
         say(spent)
     with end_quietly_on_sigterm("stopped"):
         serve_site(folder, say, args.metrics)
@@ -192,20 +192,20 @@ def replace_keys(args: argparse.Namespace) -> None:
 
 
 def print_ledger(args: argparse.Namespace) -> None:
-    """Print the site's record of releases: what has left the site in all runs.
+    """Print how much privacy the releases in the site's release log, those of all runs, have spent.
 
-    First, `--restore FILE` takes the record from a file, `--lost` declares the record lost, and `--new-rows` begins a
-    new record.
+    First, `--restore FILE` takes the log from a file, `--lost` declares the log lost, and `--new-rows` begins an empty
+    log.
     """
     folder = SiteFolder.open(args.folder)
     if args.restore is not None:
-        release_record.restore_release_record(folder, args.restore)
+        site_release_log.restore_site_release_log(folder, args.restore)
     elif args.lost:
-        release_record.declare_release_record_lost(folder)
+        site_release_log.declare_site_release_log_lost(folder)
     elif args.new_rows:
-        release_record.start_release_record_for_new_rows(folder)
-    release_record.check_release_record(folder)
-    print(release_record.describe_spending(folder) or "nothing of these rows has left this site")
+        site_release_log.start_site_release_log_for_new_rows(folder)
+    site_release_log.check_site_release_log(folder)
+    print(site_release_log.describe_spending(folder) or "nothing of these rows has left this site")
 
 
 def print_or_write_roster(args: argparse.Namespace) -> None:
@@ -278,7 +278,7 @@ def run_demo(args: argparse.Namespace) -> None:
 
 
 def drop_site(args: argparse.Namespace) -> None:
-    """Continue a run without a site, or ask the site again with `--back`; what the site has sent stays in the head."""
+    """Drop a site from a run or, with `--back`, take a dropped site back; what it has sent stays in the head."""
     folder = ServerFolder.open(args.folder)
     run = args.run or runs.find_unfinished_run(folder)
     if args.back:

@@ -94,8 +94,8 @@ def _print_error(message: str, hint: str, exit_code: int) -> int:
     return exit_code
 
 
-def make_parser(with_flags: Collection[str]) -> Parser:
-    """Make the parser of `fedlog`; the commands in `with_flags` get all their flags, the others have only a name."""
+def make_parser(commands_with_flags: Collection[str]) -> Parser:
+    """Make the parser of `fedlog`; commands that are not in `commands_with_flags` have a name and no flags."""
     top = Parser(prog="fedlog", description="Personalised federated classification by sufficient statistics.")
     top.add_argument("--version", action="version", version=f"fedlog {fedlog.__version__}")
     top.add_argument("--install-completion", action=InstallCompletion, nargs="?", metavar="SHELL",
@@ -103,7 +103,7 @@ def make_parser(with_flags: Collection[str]) -> Parser:
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, summary in COMMANDS.items():
         command = commands.add_parser(name, help=summary, description=summary)
-        if name in with_flags:
+        if name in commands_with_flags:
             importlib.import_module(f"fedlog.cli.{name}").add_arguments(command)
     return top
 

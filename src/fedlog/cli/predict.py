@@ -41,7 +41,8 @@ def predict_and_export(args: argparse.Namespace) -> None:
 
     if args.data is None and args.onnx is None:
         raise InputError(
-            "expected --data, --onnx or both, found neither", hint="--data FILE predicts, --onnx FILE exports"
+            "expected --data, --onnx or both, found neither",
+            hint="--data FILE predicts the records of FILE, --onnx FILE writes the model",
         )
     from fedlog.models.model_folder import load_model, read_unseen_classes
     from fedlog.models.onnx_export import export_onnx

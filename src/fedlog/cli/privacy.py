@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedlog.audit.result import Audit
+from fedlog.audit.result import AuditSettings
 from fedlog.cli.command import Subparsers, add_command
 from fedlog.core.clip import parse_clip
 from fedlog.errors import InputError, RunError, add_default_hint
@@ -109,7 +109,7 @@ def _format_spending(log: ReleaseLog, spending: Spending, delta: float) -> str:
     return "\n".join([*lines, f"spent: {explain_missing_guarantee(spending.events) or spending.guarantee}", budget])
 
 
-# Setting of an `Audit` that has a flag of the same name -> its help text.
+# Setting in `AuditSettings` that has a flag of the same name -> its help text.
 HELP = {
     "audited": "what is audited: the statistics that clients send, or bodies trained by DP-SGD (in one run)",
     "releases": "how many releases share the budget",
@@ -128,7 +128,7 @@ HELP = {
 def add_audit_command(commands: Subparsers) -> None:
     """Add the command `fedlog privacy audit`."""
     summary = "try to refute a promise: train small clients with and without a canary, and compare their messages"
-    audit, hints = add_command(commands, "audit", summary, audit_promise), find_setting_types(Audit)
+    audit, hints = add_command(commands, "audit", summary, audit_promise), find_setting_types(AuditSettings)
     units, trusts = list_choices(hints["unit"]), list_choices(hints["trust"])
     audit.add_argument(
         "--privacy", dest="unit", choices=units, default="record", help="what the promise protects (default: record)"
@@ -138,7 +138,7 @@ def add_audit_command(commands: Subparsers) -> None:
     text = "who adds noise; distributed is audited in one run with many canaries (default: central)"
     audit.add_argument("--mechanism", dest="trust", choices=trusts, default="central", help=text)
     for name, text in HELP.items():
-        default, words = getattr(Audit, name), list_choices(hints[name]) or None
+        default, words = getattr(AuditSettings, name), list_choices(hints[name]) or None
         kind = str if words else type(default)
         help_text = f"{text} (default: {default})"
         audit.add_argument(f"--{name.replace('_', '-')}", type=kind, choices=words, default=default, help=help_text)
@@ -155,9 +155,9 @@ def audit_promise(args: argparse.Namespace) -> int:
     from fedlog.audit.canary import run_audit
 
     args.canaries = args.canaries or (200 if args.unit == Unit.CLIENT else 2000)
-    hints = {name: hint for name, hint in find_setting_types(Audit).items() if name in args}
+    hints = {name: hint for name, hint in find_setting_types(AuditSettings).items() if name in args}
     given = {name: convert_value(name, getattr(args, name), hint) for name, hint in hints.items()}
-    result = run_audit(Audit(budget=Budget(args.epsilon, args.delta), **given))
+    result = run_audit(AuditSettings(budget=Budget(args.epsilon, args.delta), **given))
     print(json.dumps(result.as_json(), indent=2) if args.json else result)
     if result.is_audit_too_weak:
         raise RunError(
@@ -263,13 +263,13 @@ def _find_sensitivity(args: argparse.Namespace, unit: Unit, trust: Trust) -> flo
         if not text.startswith(MESSAGE):
             raise InputError(
                 f"--clip {args.clip} bounds records, but --privacy client protects whole clients",
-                hint="--clip message:S",
+                hint="--clip message:20",
             )
         return compute_client_sensitivity(_parse_message_clip(text), trust)
     if text.startswith(MESSAGE):
         raise InputError(
             f"--clip {args.clip} bounds clients, but --privacy {unit} protects records",
-            hint="--clip clamp:B or --clip l2:R",
+            hint="--clip clamp:2, or --clip l2:1",
         )
     clip = parse_clip(text)
     if args.features is None:

@@ -81,7 +81,7 @@ def run_experiments(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         raise KeyboardInterrupt("to continue, run the same command again; finished runs are kept") from None
     if args.json:
-        lines = [line for name, found in wanted.items() for line in _describe_outcomes(name, found, ended[name])]
+        lines = [line for name, found in wanted.items() for line in _make_outcomes_json(name, found, ended[name])]
         print(json.dumps({"cells": lines}))
     return 1 if any(outcome.error is not None for outcomes in ended.values() for outcome in outcomes) else 0
 
@@ -129,7 +129,7 @@ def _run_experiment(args: argparse.Namespace, wanted: list[Cell]) -> list[Outcom
 
 
 def _read_rows_and_seeds(args: argparse.Namespace) -> tuple[Sequence[str], Sequence[int]]:
-    """Read the rows and the seeds to run from `--methods` and `--seeds`; empty means all."""
+    """Return the rows that `--methods` names and the seeds that `--seeds` names; an empty sequence means all."""
     rows = split_list("--methods", args.methods, "fedlog,fedavg")
     seeds = split_list("--seeds", args.seeds, "0,1,2")
     if not all(seed.isdecimal() for seed in seeds):
@@ -137,7 +137,7 @@ def _read_rows_and_seeds(args: argparse.Namespace) -> tuple[Sequence[str], Seque
     return rows, tuple(dict.fromkeys(int(seed) for seed in seeds))
 
 
-def _describe_outcomes(experiment: str, wanted: list[Cell], outcomes: list[Outcome]) -> list[dict[str, object]]:
+def _make_outcomes_json(experiment: str, wanted: list[Cell], outcomes: list[Outcome]) -> list[dict[str, object]]:
     ran = {outcome.cell: outcome for outcome in outcomes}
     return [
         {
@@ -204,21 +204,21 @@ class CellProgress(LiveBar):
         self._console.print(f"{len(to_do)} cells to run{done_before}")
         if to_do:
             columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[text]}"))
-            steps = sum(cell.record_count for cell in to_do)
-            self._whole = self._show_bar(*columns, TimeElapsedColumn(), title="all cells", total=steps)
+            rounds = sum(cell.record_count for cell in to_do)
+            self._whole = self._show_bar(*columns, TimeElapsedColumn(), title="all cells", total=rounds)
 
     def on_progress(self, statuses: Sequence[CellSnapshot]) -> None:
         """Update the progress bars, or print a line every 30 seconds if no bar can be drawn."""
         running = [s for s in statuses if s.done and s.cell.name not in self._ended]
-        done, steps = sum(s.done for s in statuses), sum(s.cell.record_count for s in statuses)
+        done, rounds = sum(s.done for s in statuses), sum(s.cell.record_count for s in statuses)
         if self._first_rounds is None:
             self._first_rounds, self._started = done, time.monotonic()
-        text = f"{len(self._ended)}/{self._cells} cells, {done}/{steps} rounds{self._describe_time_left(done, steps)}"
+        text = f"{len(self._ended)}/{self._cells} cells, {done}/{rounds} rounds{self._describe_time_left(done, rounds)}"
         if self._bar is not None and self._whole is not None:
             self._bar.update(self._whole, completed=done, text=text)
             for status in running:
                 self._show_cell(self._bar, status)
-        elif self._check_and_restart_line_timer():
+        elif self._should_print_line():
             self._console.print(text)
             for status in running:
                 at = f"round {status.done}/{status.cell.record_count}"
@@ -239,12 +239,12 @@ class CellProgress(LiveBar):
             self._lines[name] = bar.add_task(f"  {name}", total=status.cell.record_count, text="")
         bar.update(self._lines[name], completed=status.done, text=_describe_cell_status(status).lstrip(", "))
 
-    def _describe_time_left(self, done: int, steps: int) -> str:
+    def _describe_time_left(self, done: int, rounds: int) -> str:
         """Estimate the time left from the rounds done so far; the estimate is rough at first, because runs differ."""
         fresh = done - (self._first_rounds or 0)
         if fresh <= 0:
             return ""
-        return f", about {describe_duration((steps - done) * (time.monotonic() - self._started) / fresh)} left"
+        return f", about {describe_duration((rounds - done) * (time.monotonic() - self._started) / fresh)} left"
 
 
 def _describe_cell_status(status: CellSnapshot) -> str:

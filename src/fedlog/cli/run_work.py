@@ -79,7 +79,7 @@ class TimingCallback(Callback):
 
 
 def _compute_profile(folder: Path) -> dict[str, float]:
-    """The mean seconds of each part of a round, over the profiled rounds of the run in this folder."""
+    """Return the mean seconds of each part of a round, over the rounds of this folder's run that were measured."""
     found = compute_mean_seconds_by_part(records.read_rounds(folder / RECORDS))
     return {part: seconds for part, seconds, _ in found}
 

@@ -60,8 +60,8 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
     """The number to divide logits by, so that the labels of these validation records become most likely.
 
     As in Platt (1999), one imagined record of each class is added, so that a few records without a mistake do not make
-    the model certain. An imagined record has no logits of its own: its weight is spread evenly over the real records.
-    Where a real record's logits rule a class out (see `IMPOSSIBLE_GAP`), that class is left out.
+    the model certain. An imagined record has no logits of its own: every real record carries an equal part of its
+    weight, or none of it if the real record's logits rule the class out (see `IMPOSSIBLE_GAP`).
     """
     from scipy.optimize import minimize_scalar  # here: slow to import, and most runs do not need it
 

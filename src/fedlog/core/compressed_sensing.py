@@ -67,7 +67,7 @@ def keep_largest(vector: Tensor, count: int) -> Tensor:
     return torch.zeros_like(vector).index_copy_(0, at, vector[at])
 
 
-def recover_vector(sensing: MeasurementMatrix, measurements: Tensor, n_nonzero: int, iterations: int = 50) -> Tensor:
+def recover_vector(matrix: MeasurementMatrix, measurements: Tensor, n_nonzero: int, iterations: int = 50) -> Tensor:
     """A vector (entries,) with at most `n_nonzero` non-zero entries that has about these measurements.
 
     Normalised iterative hard thresholding (Blumensath and Davies 2010): x <- keep_largest(x + t A'(y - A x)). The step
@@ -76,27 +76,27 @@ def recover_vector(sensing: MeasurementMatrix, measurements: Tensor, n_nonzero: 
     otherwise it is a local minimum of the residual.
     """
     measurements = measurements.to(torch.float64)
-    estimate = torch.zeros(sensing.n_entries, dtype=torch.float64)
+    estimate = torch.zeros(matrix.n_entries, dtype=torch.float64)
     if n_nonzero <= 0 or not bool(measurements.any()):
         return estimate
     scale = float(measurements.norm())
-    nonzero = keep_largest(sensing.multiply_transposed(measurements), n_nonzero) != 0
+    nonzero = keep_largest(matrix.multiply_transposed(measurements), n_nonzero) != 0
     for _ in range(iterations):
-        residual = measurements - sensing.measure(estimate)
-        direction = sensing.multiply_transposed(residual)
+        residual = measurements - matrix.measure(estimate)
+        direction = matrix.multiply_transposed(residual)
         restricted = direction * nonzero
         slope = float(restricted.square().sum())
         if float(residual.norm()) <= 1e-7 * scale or slope <= 1e-20 * scale**2:
             break
-        step = slope / float(sensing.measure(restricted).square().sum())
-        estimate, change, nonzero = _improve_estimate(sensing, estimate, direction, nonzero, step, n_nonzero)
+        step = slope / float(matrix.measure(restricted).square().sum())
+        estimate, change, nonzero = _improve_estimate(matrix, estimate, direction, nonzero, step, n_nonzero)
         if change <= 1e-7 * scale:
             break
     return estimate
 
 
 def _improve_estimate(
-    sensing: MeasurementMatrix, estimate: Tensor, direction: Tensor, nonzero: Tensor, step: float, n_nonzero: int
+    matrix: MeasurementMatrix, estimate: Tensor, direction: Tensor, nonzero: Tensor, step: float, n_nonzero: int
 ) -> tuple[Tensor, float, Tensor]:
     """Move the estimate by `step` times `direction`, and keep its `n_nonzero` largest entries.
 
@@ -111,6 +111,6 @@ def _improve_estimate(
         if length == 0 or torch.equal(now_nonzero, nonzero):
             return moved, length, now_nonzero
         # With a longer step the residual is no longer sure to fall when other entries become non-zero.
-        if step <= 0.99 * length**2 / float(sensing.measure(change).square().sum()):
+        if step <= 0.99 * length**2 / float(matrix.measure(change).square().sum()):
             return moved, length, now_nonzero
         step /= 2

@@ -45,7 +45,7 @@ class LaplaceHead:
 
     def log_variances(self, features: Tensor) -> Tensor:
         """The logarithm of the variance of each record's logits, (n, n_class)."""
-        own, shared = self._covariance_terms(features)
+        own, shared = self._compute_covariance_terms(features)
         return torch.logaddexp(own, 2 * shared.abs().log())
 
     def probabilities(self, features: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ class LaplaceHead:
         damping = torch.nn.functional.softplus(math.log(math.pi / 8) + self.log_variances(features))
         return torch.softmax(self.logits(features) * torch.exp(-damping / 2), dim=1)
 
-    def _covariance_terms(self, features: Tensor) -> tuple[Tensor, Tensor]:
+    def _compute_covariance_terms(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """The parts of cov(z_y, z_x), (n, n_class) each: ln of the first term at y = x, and a_y / sqrt(nu s)."""
         phi, squares = add_constant(features.to(torch.float64)), self.weights.square().sum(1)
         z, h = phi @ self.weights.mT, 1 + squares / 2

@@ -125,7 +125,7 @@ def _wright_omega(c: _Array) -> tuple[_Array, _Array]:
 
 
 def _logsumexp(values: _Array) -> float:
-    """ln sum exp of `values` (n_class,), one of them finite; scipy's version is slower than a whole Newton step."""
+    """ln sum exp of `values` (n_class,), at least one finite; scipy's version is slower than a whole Newton step."""
     largest = float(values.max())
     return largest + math.log(float(np.exp(values - largest).sum()))
 

@@ -112,18 +112,22 @@ def measure_spread_of_means(statistics: Statistics, count_above: float = 0.0) ->
     return float((means - means.mean(dim=0)).square().sum(dim=1).mean().sqrt())
 
 
-def is_count_usable(statistics: Statistics, std: float) -> bool:
+def is_count_usable(statistics: Statistics, noise_std: float) -> bool:
     """Whether the noisy number of records is at least twice the std of its noise, so that a head may be solved.
 
-    The number is the sum of the noisy counts, so its noise has std `std * sqrt(n_class)`. Without noise one record is
-    enough. If it is not usable, callers keep the old head; the release is still charged to the privacy budget.
+    The number is the sum of the noisy counts, so its noise has std `noise_std * sqrt(n_class)`. Without noise one
+    record is enough. If the number is not usable, callers keep the old head; the release is still charged to the
+    privacy budget.
     """
-    return statistics.total >= 2 * std * math.sqrt(statistics.n_class) if std else bool(statistics.total)
+    return statistics.total >= 2 * noise_std * math.sqrt(statistics.n_class) if noise_std else bool(statistics.total)
 
 
-def find_least_count_for_mean(std: float) -> float:
-    """The count that a class must exceed to have a usable mean, for `Statistics.means`: 3 std of its noise."""
-    return 3 * std
+def find_least_count_for_mean(noise_std: float) -> float:
+    """The count that a class must exceed to have a usable mean: 3 times the std of the noise in its count.
+
+    Pass the result to `Statistics.means` as `count_above`.
+    """
+    return 3 * noise_std
 
 
 class Detail(StrEnum):
@@ -176,7 +180,10 @@ class Moments:
 
     def __add__(self, other: Moments) -> Moments:
         if self.detail is not other.detail:
-            raise InputError(f"only moments of the same detail can be added, found: {self.detail} and {other.detail}")
+            raise InputError(
+                f"only moments of the same detail can be added, found: {self.detail} and {other.detail}",
+                hint="sum the records of all sites with the same `detail`",
+            )
         statistics = self.statistics + other.statistics
         if self.second is None or other.second is None:
             return Moments(statistics)
@@ -224,8 +231,8 @@ class Moments:
         second = unpack_triangle(self._require_detail(Detail.CLASS_SECOND), self.width)
         return second - self.statistics.counts[:, None, None] * outer
 
-    def class_squares(self) -> Tensor:
-        """For each class and feature the sum of squares around the class's mean, (n_class, w)."""
+    def class_scatter_diagonals(self) -> Tensor:
+        """The diagonals of the class scatters, (n_class, w): each feature's sum of squares around the class's mean."""
         means, _ = self.statistics.means()
         return self._require_detail(Detail.SQUARES) - self.statistics.counts[:, None] * means[:, 1:].square()
 

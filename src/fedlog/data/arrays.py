@@ -21,7 +21,7 @@ from fedlog.errors import InputError, add_default_hint
 
 @dataclass(frozen=True, eq=False)
 class Arrays:
-    """The inputs and labels of a site whose records need no encoding: images, or arrays of numbers."""
+    """The records of a site as arrays: images, arrays of numbers, or the rows of a table after their encoding."""
 
     inputs: Tensor  # (n, *input_shape) uint8 or float32
     labels: NDArray[np.int64]
@@ -79,8 +79,10 @@ def check_arrays(
             f"the schema describes a table ([[feature]]), but {where} has arrays",
             hint="write [input] shape = [...] into the schema, instead of its [[feature]] sections",
         )
-    if labels.ndim != 1 or len(labels) == 0:
-        raise InputError(f"expected labels of shape (n,) with n above 0 in {where}, found: {labels.shape}")
+    if labels.ndim != 1:
+        raise InputError(f"expected one label for each record in {where}, found labels of shape: {labels.shape}")
+    if len(labels) == 0:
+        raise InputError(f"expected at least one record in {where}, found none")
     if inputs.shape != (len(labels), *schema.input_shape):
         expected = (len(labels), *schema.input_shape)
         raise InputError(f"expected inputs of shape {expected} in {where}, found: {inputs.shape}")
@@ -91,7 +93,11 @@ def check_arrays(
     if inputs.dtype.kind == "f" and not np.isfinite(inputs).all():
         bad = ~np.isfinite(inputs.reshape(len(inputs), -1)).all(axis=1)
         row = int(np.flatnonzero(bad)[0])
-        raise BadRowsError(f"expected finite inputs in {where}, found NaN or infinity in row {row + 1}", bad=bad)
+        raise BadRowsError(
+            f"expected finite inputs in {where}, found NaN or infinity in row {row + 1}",
+            hint="correct or remove the row",
+            bad=bad,
+        )
     targets = None if schema.target_range is None else convert_labels_to_targets(labels, schema.target_range, where)
     codes = _find_label_codes(labels, schema, where) if targets is None else np.zeros(len(labels), dtype=np.int64)
     numbers, names = (None, ()) if groups is None else find_group_codes(groups)
@@ -137,7 +143,7 @@ def convert_labels_to_targets(
 
 
 def _find_label_codes(labels: NDArray[Any], schema: Schema, where: str) -> NDArray[np.int64]:
-    """The position of each label in the schema's list of labels. Whole numbers are taken as positions already."""
+    """The position of each label in the schema's list of labels; a label that is a whole number is the position."""
     if labels.dtype.kind in "iu":
         bad = (labels < 0) | (labels >= schema.n_class)
         codes = labels.astype(np.int64)

@@ -33,8 +33,8 @@ EXAMPLE = 'Federation.from_arrays({"north": (X, y), "south": (X, y)})'
 
 
 @dataclass(frozen=True, eq=False)
-class SiteArrays:
-    """The training records or the test records of one site, as the user gave them; `where` names them in errors."""
+class GivenRecords:
+    """The training records or the test records of one site, not encoded yet; `where` names them in errors."""
 
     inputs: Inputs
     labels: NDArray[Any]
@@ -60,7 +60,7 @@ def make_federation_from_arrays(
             f"expected a dict with the records of each site by name, found: {found}",
             hint=EXAMPLE,
         )
-    parts = {site: _read_site_arrays(given, f"site {site}") for site, given in sorted(train.items())}
+    parts = {site: _read_given_records(given, f"site {site}") for site, given in sorted(train.items())}
     tests = _read_test_records(test, tuple(parts))
     both = [*parts.values(), *tests.values()]
     classes = _ClassLabels((), ())
@@ -129,8 +129,8 @@ def convert_inputs(values: Any, where: str) -> Inputs:
     return array
 
 
-def select_columns(inputs: Inputs, schema: Schema, where: str) -> dict[str, pl.Series]:
-    """The columns that the schema names, from a data frame, or from an array with columns in the schema's order."""
+def convert_to_feature_columns(inputs: Inputs, schema: Schema, where: str) -> dict[str, pl.Series]:
+    """The feature columns of a data frame, or of an array that has them in the schema's order."""
     frame = inputs
     if not isinstance(frame, pl.DataFrame):
         if frame.ndim != 2 or frame.shape[1] != len(schema.features):
@@ -156,7 +156,7 @@ def _is_missing(value: Any) -> bool:
     return value is None or type(value).__name__ in ("NAType", "NaTType") or (isinstance(value, float) and isnan(value))
 
 
-def _read_site_arrays(given: Sequence[Any], where: str) -> SiteArrays:
+def _read_given_records(given: Sequence[Any], where: str) -> GivenRecords:
     if not isinstance(given, tuple | list) or len(given) not in (2, 3):
         raise InputError(f"{where}: expected (X, y) or (X, y, groups), found: {type(given).__name__}", hint=EXAMPLE)
     inputs, labels = convert_inputs(given[0], where), _read_column(given[1], where, "label")
@@ -173,7 +173,7 @@ def _read_site_arrays(given: Sequence[Any], where: str) -> SiteArrays:
             f"{where}: expected a group for each of {len(inputs)} records, found: {groups.shape}",
             hint="groups needs one entry for each row of X",
         )
-    return SiteArrays(inputs, labels, groups, where)
+    return GivenRecords(inputs, labels, groups, where)
 
 
 def _read_column(values: Any, where: str, what: str) -> NDArray[Any]:
@@ -199,27 +199,27 @@ def _read_column(values: Any, where: str, what: str) -> NDArray[Any]:
     return array.astype(np.int64) if array.dtype.kind == "b" else array
 
 
-def _read_test_records(test: Any, sites: tuple[str, ...]) -> dict[str, SiteArrays]:
+def _read_test_records(test: Any, sites: tuple[str, ...]) -> dict[str, GivenRecords]:
     """The test records of each site, by name; empty if a share of each site's rows is to be held out instead."""
     if test is None or isinstance(test, int | float):
         return {}
     if not isinstance(test, Mapping):
-        common = _read_site_arrays(test, "the common test records")
+        common = _read_given_records(test, "the common test records")
         return dict.fromkeys(sites, common)
     if set(test) != set(sites):
         raise InputError(
             f"expected test records of the sites {', '.join(sites)}, found those of: {', '.join(sorted(test))}",
             hint="give test records for the same sites as in train, one (X, y) for all, or a share such as 0.2",
         )
-    return {site: _read_site_arrays(test[site], f"site {site}, test records") for site in sites}
+    return {site: _read_given_records(test[site], f"site {site}, test records") for site in sites}
 
 
 @dataclass(frozen=True)
 class _ClassLabels:
-    """The names of the federation's classes; `numbers` has the label of each class, or is empty if labels are texts."""
+    """The names of the federation's classes; if the user's labels are whole numbers, also the number of each class."""
 
     names: tuple[str, ...]
-    numbers: tuple[int, ...]
+    numbers: tuple[int, ...]  # empty if labels are texts
 
     @classmethod
     def from_labels(cls, labels: Sequence[NDArray[Any]], names: Sequence[str] | None) -> _ClassLabels:
@@ -296,7 +296,7 @@ def _make_schema(
     return check_schema(schema, "the records of the sites"), notes
 
 
-def _join_parts(parts: Sequence[SiteArrays], schema: Schema, classes: _ClassLabels) -> Table | Arrays:
+def _join_parts(parts: Sequence[GivenRecords], schema: Schema, classes: _ClassLabels) -> Table | Arrays:
     """The records of these parts, one part after the other: a table if the schema has features, else arrays."""
     if schema.target_range is None:
         targets = None
@@ -311,13 +311,19 @@ def _join_parts(parts: Sequence[SiteArrays], schema: Schema, classes: _ClassLabe
     if not schema.features:
         inputs = to_tensor(np.concatenate([np.asarray(part.inputs) for part in parts]))
         return Arrays(inputs, codes, numbers, names, targets)
-    columns = [select_columns(part.inputs, schema, part.where) for part in parts]
+    columns = [convert_to_feature_columns(part.inputs, schema, part.where) for part in parts]
     joined = {column: pl.concat([found[column] for found in columns]) for column in columns[0]}
     return Table(joined, codes, numbers, names, None, targets)
 
 
 def _make_site_with_test(
-    name: str, part: SiteArrays, test: SiteArrays, classes: _ClassLabels, schema: Schema, validation: float, key: Key
+    name: str,
+    part: GivenRecords,
+    test: GivenRecords,
+    classes: _ClassLabels,
+    schema: Schema,
+    validation: float,
+    key: Key,
 ) -> Site:
     """The site with these training and test records; a share of the training records is for validation."""
     rows, test_rows = np.split(np.arange(len(part.labels) + len(test.labels)), [len(part.labels)])

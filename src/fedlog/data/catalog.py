@@ -194,30 +194,30 @@ def _load_named_federation(spec: DataSpec, key: Key) -> Federation:
         "cifar100": partial(undivided_data.load_cifar100, folder),
         "har": partial(undivided_data.load_har, folder),
     }
-    found = readers[spec.name]()
-    found = replace(
-        found,
-        train=_keep_first_records(found.train, spec.train_records, "training", "--train-records", spec.name),
-        test=_keep_first_records(found.test, spec.test_records, "test", "--test-records", spec.name),
+    undivided = readers[spec.name]()
+    undivided = replace(
+        undivided,
+        train=_keep_first_records(undivided.train, spec.train_records, "training", "--train-records", spec.name),
+        test=_keep_first_records(undivided.test, spec.test_records, "test", "--test-records", spec.name),
     )
     first, noun = 0, "client"
     if spec.partition in ("user", "person"):  # people are divided anew, whichever pool they were in
-        everybody = Records.join([found.train, found.test])
-        found = replace(found, train=everybody, test=everybody)
+        everybody = Records.join([undivided.train, undivided.test])
+        undivided = replace(undivided, train=everybody, test=everybody)
         first, noun = (0, "site") if spec.partition == "user" else (1, "person")
-    division = _divide_records(found, spec, key)
+    division = _divide_records(undivided, spec, key)
     if spec.partition == "user":
-        found, division = _separate_pools(found, division)
+        undivided, division = _separate_pools(undivided, division)
     names = [f"{noun}-{number}" for number in range(first, first + len(division.train))]
     return Federation(
         name=spec.name,
-        n_class=len(found.class_names),
-        input_shape=tuple(found.train.inputs.shape[1:]),
-        train=found.train,
-        test=found.test,
+        n_class=len(undivided.class_names),
+        input_shape=tuple(undivided.train.inputs.shape[1:]),
+        train=undivided.train,
+        test=undivided.test,
         shards=tuple(Shard(*own) for own in zip(names, division.train, division.test, strict=True)),
-        transform=found.transform,
-        class_names=found.class_names,
+        transform=undivided.transform,
+        class_names=undivided.class_names,
     )
 
 
@@ -234,17 +234,17 @@ def _keep_first_records(records: Records, wanted: int | None, part: str, flag: s
 
 
 @add_default_hint("use other --clients, --partition, --classes-per-client or --dirichlet-alpha")
-def _divide_records(found: UndividedData, spec: DataSpec, key: Key) -> Division:
+def _divide_records(undivided: UndividedData, spec: DataSpec, key: Key) -> Division:
     """The positions of each client's records, by the partition of the specification."""
-    train, test, n_class = found.train.labels, found.test.labels, len(found.class_names)
+    train, test, n_class = undivided.train.labels, undivided.test.labels, len(undivided.class_names)
     clients = spec.clients or 0
     if spec.partition == "user":
-        return divide_by_people(found.train.required_users, clients=clients, key=key.child("sites"))
+        return divide_by_people(undivided.train.required_users, clients=clients, key=key.child("sites"))
     if spec.partition == "person":
-        return _make_person_clients(found.train, clients, key.child("persons"))
+        return _make_person_clients(undivided.train, clients, key.child("persons"))
     key = key.child("partition")
     if spec.partition == "ordered":
-        return divide_by_value(found.train.inputs[:, 0], found.test.inputs[:, 0], clients=clients)
+        return divide_by_value(undivided.train.inputs[:, 0], undivided.test.inputs[:, 0], clients=clients)
     if spec.partition == "iid":
         return divide_at_random(train, test, clients=clients, key=key)
     if spec.partition == "dirichlet":
@@ -254,18 +254,18 @@ def _divide_records(found: UndividedData, spec: DataSpec, key: Key) -> Division:
     return divide_by_shards(train, test, clients=clients, classes_per_client=classes, n_class=n_class, key=key)
 
 
-def _separate_pools(found: UndividedData, division: Division) -> tuple[UndividedData, Division]:
+def _separate_pools(undivided: UndividedData, division: Division) -> tuple[UndividedData, Division]:
     """Put the clients' training records into one pool and their test records into another.
 
     `division` has positions in a single pool of all records; the division that is returned has positions in the two
     new pools.
     """
     pools, parts = [], []
-    for pool, own in ((found.train, division.train), (found.test, division.test)):
+    for pool, own in ((undivided.train, division.train), (undivided.test, division.test)):
         used = torch.cat(own).sort().values
         pools.append(pool.at(used))
         parts.append(tuple(torch.searchsorted(used, positions) for positions in own))
-    return replace(found, train=pools[0], test=pools[1]), Division(parts[0], parts[1])
+    return replace(undivided, train=pools[0], test=pools[1]), Division(parts[0], parts[1])
 
 
 def _make_person_clients(pool: Records, persons: int, key: Key) -> Division:

@@ -78,7 +78,7 @@ class Records:
 
 @dataclass(frozen=True, eq=False)
 class Shard:
-    """The name of one client, and the positions of its records in the two pools of its federation."""
+    """One client of a federation: its name, and the positions of its records in the federation's two pools."""
 
     name: str
     train: Tensor  # (n_i,) int64 positions in Federation.train
@@ -273,9 +273,10 @@ class Federation:
         return self.schema or Schema("label", self.class_names, input_shape=self.input_shape)
 
     def with_numbered_rows(self) -> Federation:
-        """This federation with row numbers; if they are not known, the records are numbered by position in their pool.
+        """This federation with a number for each record, by which a comparison of runs tells the records apart.
 
-        Test records that all clients share get numbers below 0.
+        If both pools have row numbers, these stay. Otherwise a record's number is its position in its pool; test
+        records that all clients share are numbered -1, -2, ...
         """
         if self.train.rows is not None and self.test.rows is not None:
             return self

@@ -51,7 +51,7 @@ class ResumableDownloader:
     report: ReportProgress
 
     def __call__(self, url: str, output_file: str, pooch: object) -> None:
-        """Download the file at this address to `output_file`."""
+        """Download the file at `url` to `output_file`; `pooch.retrieve` calls this."""
         self.part.parent.mkdir(parents=True, exist_ok=True)
         while not self._receive(url):
             self.part.unlink()  # the server cannot continue from here, so the bytes received are useless
@@ -144,7 +144,7 @@ def _unpack_archive(download: Download, archive: Path, folder: Path) -> None:
         with _open_archive(download, archive) as open_member:
             for file in download.files:
                 with open_member(file.path) as member:
-                    content = _read_limited(member, f"{download.url}: {file.path}")
+                    content = _read_member(member, f"{download.url}: {file.path}")
                 if file.sha256 is not None and hashlib.sha256(content).hexdigest() != file.sha256:
                     raise RunError(
                         f"{download.url}: {file.path} is not the expected file; its sha256 must be: {file.sha256}",
@@ -171,7 +171,7 @@ def _open_archive(download: Download, archive: Path) -> Iterator[Callable[[str],
             yield outer.open
             return
         with outer.open(download.inner_zip) as stream:
-            content = _read_limited(stream, f"{download.url}: {download.inner_zip}")
+            content = _read_member(stream, f"{download.url}: {download.inner_zip}")
         with zipfile.ZipFile(BytesIO(content)) as inner:
             yield inner.open
 
@@ -183,11 +183,12 @@ def _open_tar_member(tar: tarfile.TarFile, name: str) -> IO[bytes]:
     return member
 
 
-def _read_limited(stream: IO[bytes], where: str) -> bytes:
+def _read_member(stream: IO[bytes], where: str) -> bytes:
+    """Read a file inside an archive; RunError if it has more than MEMBER_LIMIT bytes."""
     content = stream.read(MEMBER_LIMIT + 1)
     if len(content) > MEMBER_LIMIT:
         raise RunError(
             f"{where} is too large: more than {MEMBER_LIMIT} bytes",
-            hint="the archive at that address has changed, so that it can no longer be used",
+            hint="run the same command again; if it persists, the archive at that address has changed",
         )
     return content

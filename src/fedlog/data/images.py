@@ -68,7 +68,7 @@ def read_images(folder: Path, schema: Schema, bad_rows: BadRowPolicy) -> tuple[A
 
 
 def _read_image_files(files: Sequence[tuple[int, Path]], schema: Schema, folder: Path) -> Arrays:
-    """The images and labels of these pairs (label, path); the BadRowsError marks all images that cannot be read."""
+    """The images and labels of these pairs (label, path); if images are broken, a BadRowsError marks them."""
     shape = schema.input_shape
     if len(shape) != 3 or shape[0] not in MODES:
         raise InputError(

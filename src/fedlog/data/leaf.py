@@ -150,7 +150,7 @@ def _read_file(path: Path) -> list[tuple[str, _UserRecords]]:
     return found
 
 
-def _split_user(name: str, records: _UserRecords, data: Path) -> tuple[_UserRecords, _UserRecords]:
+def _split_user(name: str, records: _UserRecords, folder: Path) -> tuple[_UserRecords, _UserRecords]:
     """The training and the test records of one user."""
     labels = torch.tensor(records.labels)
     # `hold_out_records` keeps a record of each class; for a user with one record a class, the classes are ignored.
@@ -159,7 +159,7 @@ def _split_user(name: str, records: _UserRecords, data: Path) -> tuple[_UserReco
         if len(held):
             return records.at(kept), records.at(held)
     raise InputError(
-        f"{data}: user {name} needs at least 2 records, one for test, found: {len(labels)}",
+        f"{folder}: user {name} needs at least 2 records, one for test, found: {len(labels)}",
         hint="run LEAF's preprocess.sh with -k 5, which leaves out users with few records",
     )
 

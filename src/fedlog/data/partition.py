@@ -188,8 +188,9 @@ def hold_out_recordings(
 ) -> tuple[Tensor, Tensor]:
     """The positions of one client's records that are kept, and those of whole recordings that are held out.
 
-    `recordings` says which recording each record of the pool is from. In each class, random recordings are held out
-    until they have the share `fraction` of the client's records of this class; at least one recording is kept.
+    A recording is a signal from which several overlapping records were cut; `recordings` says which one each record of
+    the pool is from. In each class, random recordings are held out until they have the share `fraction` of the client's
+    records of this class; at least one recording is kept.
     """
     _check_fraction(fraction)
     of_client, of_recording = labels[positions].numpy(), recordings[positions].numpy()
@@ -211,8 +212,12 @@ def _split_positions(positions: Tensor, held: NDArray[np.bool_]) -> tuple[Tensor
     return positions[~mask], positions[mask]
 
 
-def _deal_shards(labels: Tensor, class_lists: Positions, n_class: int, pool: str, key: Key) -> tuple[Tensor, ...]:
-    """The positions of each client's records: a random shard for every class in the client's row of `class_lists`."""
+def _deal_shards(labels: Tensor, class_lists: Positions, n_class: int, part: str, key: Key) -> tuple[Tensor, ...]:
+    """The positions of each client's records in one pool: a random shard of every class in the client's list.
+
+    `class_lists` (clients, classes_per_client) has the list of each client. A class that is twice in a list stands for
+    two shards.
+    """
     shards_per_class = class_lists.size // n_class
     of_pool = labels.numpy()
     waiting: list[list[Positions]] = []
@@ -220,7 +225,7 @@ def _deal_shards(labels: Tensor, class_lists: Positions, n_class: int, pool: str
         positions = np.flatnonzero(of_pool == label)
         if len(positions) < shards_per_class:
             raise InputError(
-                f"class {label} needs {shards_per_class} {pool} records, one for each shard, found: {len(positions)}",
+                f"class {label} needs {shards_per_class} {part} records, one for each shard, found: {len(positions)}",
                 hint="use fewer clients, fewer classes per client or more records",
             )
         shards = np.array_split(positions, shards_per_class)
@@ -230,9 +235,13 @@ def _deal_shards(labels: Tensor, class_lists: Positions, n_class: int, pool: str
     )
 
 
-def _divide_in_proportions(pool: list[Positions], proportions: NDArray[np.float64]) -> tuple[Tensor, ...]:
+def _divide_in_proportions(classes: list[Positions], proportions: NDArray[np.float64]) -> tuple[Tensor, ...]:
+    """The positions of each client's records in one pool, of which `classes` has the positions of each class.
+
+    `proportions` (n_class, clients) has each client's share of each class.
+    """
     parts: list[list[Positions]] = [[] for _ in range(proportions.shape[1])]
-    for positions, shares in zip(pool, proportions, strict=True):
+    for positions, shares in zip(classes, proportions, strict=True):
         borders = np.rint(np.cumsum(shares)[:-1] * len(positions)).astype(np.int64)
         for client, part in enumerate(np.split(positions, borders)):
             parts[client].append(part)

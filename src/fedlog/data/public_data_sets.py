@@ -135,7 +135,7 @@ MNIST = PublicDataSet(
 )
 
 
-def _make_cifar(classes: int, folder: str, sha256: str, files: tuple[tuple[str, str], ...]) -> PublicDataSet:
+def _make_cifar_data_set(classes: int, folder: str, sha256: str, files: tuple[tuple[str, str], ...]) -> PublicDataSet:
     archive = f"cifar-{classes}-binary.tar.gz"
     return PublicDataSet(
         name=f"cifar{classes}",
@@ -155,7 +155,7 @@ def _make_cifar(classes: int, folder: str, sha256: str, files: tuple[tuple[str, 
     )
 
 
-CIFAR10 = _make_cifar(
+CIFAR10 = _make_cifar_data_set(
     10,
     "cifar-10-batches-bin",
     "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
@@ -168,7 +168,7 @@ CIFAR10 = _make_cifar(
         ("test_batch", "8e2eb146ae340b09e24670f29cabc6326dba54da8789dab6768acf480273f65b"),
     ),
 )
-CIFAR100 = _make_cifar(
+CIFAR100 = _make_cifar_data_set(
     100,
     "cifar-100-binary",
     "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec",

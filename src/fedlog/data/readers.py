@@ -84,7 +84,7 @@ def read_har(folder: Path, split: str) -> tuple[NDArray[np.float32], NDArray[np.
     signals = np.empty((len(activities), len(HAR_SIGNALS), HAR_SAMPLES), np.float32)
     for channel, signal in enumerate(HAR_SIGNALS):
         path = folder / split / "Inertial Signals" / f"{signal}_{split}.txt"
-        signals[:, channel] = _read_numbers(path, np.float32, rows=len(activities), columns=HAR_SAMPLES)
+        signals[:, channel] = _read_number_table(path, np.float32, rows=len(activities), columns=HAR_SAMPLES)
     return signals, activities, subjects
 
 
@@ -104,7 +104,7 @@ def _check_labels(path: Path, labels: Bytes, n_class: int) -> Bytes:
 
 
 def _read_har_column(path: Path, highest: int) -> NDArray[np.int64]:
-    values = _read_numbers(path, np.int64, rows=None, columns=1)[:, 0]
+    values = _read_number_table(path, np.int64, rows=None, columns=1)[:, 0]
     outside = (values < 1) | (values > highest)
     if outside.any():
         row = int(np.flatnonzero(outside)[0])
@@ -112,7 +112,7 @@ def _read_har_column(path: Path, highest: int) -> NDArray[np.int64]:
     return values
 
 
-def _read_numbers(path: Path, dtype: type[Number], *, rows: int | None, columns: int) -> NDArray[Number]:
+def _read_number_table(path: Path, dtype: type[Number], *, rows: int | None, columns: int) -> NDArray[Number]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", UserWarning)  # numpy only warns about a file without numbers

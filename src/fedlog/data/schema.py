@@ -85,7 +85,7 @@ class Schema:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one record as input of a body."""
+        """The shape of one record as input of a body: `input_shape`, or for a table the number of inputs of a row."""
         return self.input_shape or (sum(feature.width for feature in self.features),)
 
     @property
@@ -186,9 +186,10 @@ def _read_schema(document: dict[str, Any], where: str) -> Schema:
 def _read_feature(section: Mapping[str, Any], where: str) -> Feature:
     entries = _read_entries(section, where, ("column", "kind"), ("categories", "range"))
     column, kind = entries["column"], entries["kind"]
-    if (kind is FeatureKind.CATEGORICAL) is not ("categories" in entries):
-        found = f"a {kind} column with{'' if 'categories' in entries else 'out'} categories: {column}"
-        raise InputError(f"in {where}: expected categories for a categorical column, and for no other, found {found}")
+    if kind is FeatureKind.CATEGORICAL and "categories" not in entries:
+        raise InputError(f"expected categories for a {kind} column in {where}, found none for: {column}")
+    if kind is not FeatureKind.CATEGORICAL and "categories" in entries:
+        raise InputError(f"expected no categories for a {kind} column in {where}, found categories for: {column}")
     if kind is not FeatureKind.NUMERIC and "range" in entries:
         raise InputError(f"expected no range for a {kind} column in {where}, found a range for: {column}")
     return Feature(**entries)

@@ -139,7 +139,7 @@ def make_site(
     if preparation is RowPreparation.ALONE:
         refuse_split_by_time(schema)
         encoder, arrays = _encode_table(data, schema, np.arange(0))  # fitted on no rows, so numbers keep their units
-        split, transform = _split_by_hash(arrays, shares, key), _make_fixed_transform(arrays.inputs, schema)
+        split, transform = _split_arrays_by_content(arrays, shares, key), _make_fixed_transform(arrays.inputs, schema)
         return Site(_make_federation(name, schema, arrays, split, transform), encoder)
     times = data.times if isinstance(data, Table) else None
     return make_site_with_split(data, schema, name, split_rows(data.labels, data.groups, times, shares, key))
@@ -186,7 +186,7 @@ def split_rows(
     return split_by_class(labels, shares, key)
 
 
-def _split_by_hash(arrays: Arrays, shares: HeldOutShares, key: Key) -> Split:
+def _split_arrays_by_content(arrays: Arrays, shares: HeldOutShares, key: Key) -> Split:
     """Split rows by a hash of each row's input and label or, if there are groups, by a hash of the group's name."""
     if arrays.groups is not None:
         return split_by_content((arrays.group_names[group].encode() for group in arrays.groups), shares, key)
@@ -209,8 +209,8 @@ def _make_federation(name: str, schema: Schema, arrays: Arrays, split: Split, tr
         name=name,
         n_class=schema.n_class,
         input_shape=schema.shape,
-        train=_make_records(arrays, kept),
-        test=_make_records(arrays, split.test),
+        train=_select_records(arrays, kept),
+        test=_select_records(arrays, split.test),
         shards=(shard,),
         transform=transform,
         class_names=schema.label_values,
@@ -218,7 +218,7 @@ def _make_federation(name: str, schema: Schema, arrays: Arrays, split: Split, tr
     )
 
 
-def _make_records(arrays: Arrays, rows: NDArray[np.int64]) -> Records:
+def _select_records(arrays: Arrays, rows: NDArray[np.int64]) -> Records:
     at = torch.from_numpy(rows)
     users = None if arrays.groups is None else torch.from_numpy(arrays.groups)[at]
     targets = None if arrays.targets is None else torch.from_numpy(arrays.targets)[at]

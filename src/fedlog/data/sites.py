@@ -121,7 +121,7 @@ def _find_site_paths(paths: Sequence[Path], where: str) -> dict[str, Path]:
         name = path.name if path.is_dir() else path.stem
         if name in sites:
             raise InputError(
-                f"expected one source for each site in {where}, found two for {name}: {path.name}",
+                f"expected one source for each site in {where}, found two for {name}: {sites[name]} and {path}",
                 hint="give one of them another name",
             )
         sites[name] = path
@@ -193,7 +193,7 @@ def draft_sites_schema(sources: SiteSources, label: str | None) -> tuple[Schema,
 
 
 def _find_mistyped_classes(drafts: Mapping[str, Schema]) -> tuple[str, ...]:
-    """A sentence for each class that only one site has and whose name looks like another site's class mistyped."""
+    """A sentence for each class that only one site has, if that site lacks another site's class of a similar name."""
     notes = []
     for site, draft in drafts.items():
         others = {value for name, other in drafts.items() if name != site for value in other.label_values}
@@ -257,7 +257,7 @@ def join_sites(sites: Sequence[Site], schema: Schema, name: str) -> Federation:
 
 
 def _collect_raw_images(sites: Sequence[Site]) -> tuple[Tensor, Tensor] | None:
-    """The training images and the test images of all sites, not yet scaled; None if a site's inputs are not scaled.
+    """The training images and the test images of all sites before scaling; None if a site's inputs have no scaling.
 
     Pretrained bodies need unscaled images, because each of these bodies has a scaling of its own.
     """

@@ -1,7 +1,8 @@
 """Split a site's rows into training, validation and test: by group, by time, by class, or by a hash of each row.
 
-The test rows are the same for every split seed. The other rows take turns: among `HeldOutShares.turns` consecutive
-seeds (one cycle), each of them is a validation row for one seed and a training row for the others.
+The test rows are the same for every split seed. The other rows are shuffled and divided into folds, as in
+cross-validation: each seed takes the next fold for validation and the other folds for training. After the last fold,
+the rows are shuffled again. Groups are shuffled and taken in the same way. A split by time is the same for every seed.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ class HeldOutShares:
             raise InputError(f"the split seed must be 0 or more, found: {self.split_seed}", hint="a deployment uses 0")
 
     @property
-    def turns(self) -> int:
-        """The number of split seeds in a cycle, in which each row that is not for test is for validation once."""
+    def folds(self) -> int:
+        """The number of folds into which the rows that are not for test are divided; one fold is for validation."""
         return max(2, math.ceil((1 - self.test) / self.validation - 1e-9))
 
     @property
-    def cycle_and_turn(self) -> tuple[int, int]:
-        """The cycle that the split seed belongs to, and the seed's place in this cycle, 0 to `turns` - 1."""
-        return divmod(self.split_seed, self.turns)
+    def shuffle_and_fold(self) -> tuple[int, int]:
+        """Which shuffle of the rows the split seed uses, and which fold is for validation; both count from 0."""
+        return divmod(self.split_seed, self.folds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,18 +78,18 @@ def split_by_class(labels: Positions, shares: HeldOutShares, key: Key) -> Split:
 def _choose_validation_rows(rows: Positions, count: int, shares: HeldOutShares, key: Key, shift: int) -> Positions:
     """The validation rows of one class for this split seed; `rows` are the rows of the class that are not for test.
 
-    The first seed of a cycle gets `count` rows; the later seeds share the remaining rows evenly. Some seeds may get one
-    row more than others: `shift`, which differs between classes, decides which. At the later seeds, a class with a
-    single row keeps it for training.
+    Fold 0 has `count` rows, and the other folds divide the rest evenly. Some of these folds may have one row more than
+    others. `shift`, which differs between classes, rotates them, so that no seed gets the larger folds of all
+    classes. If there is a single row, folds above 0 leave it for training.
     """
-    cycle, turn = shares.cycle_and_turn
-    if cycle:
-        rows = key.child("round", cycle).numpy().permutation(rows)
-    if turn == 0:
+    shuffle, fold = shares.shuffle_and_fold
+    if shuffle:
+        rows = key.child("round", shuffle).numpy().permutation(rows)
+    if fold == 0:
         return rows[:count]
     if len(rows) < 2:
         return rows[:0]
-    return np.array_split(rows[count:], shares.turns - 1)[(turn - 1 + shift) % (shares.turns - 1)]
+    return np.array_split(rows[count:], shares.folds - 1)[(fold - 1 + shift) % (shares.folds - 1)]
 
 
 def split_by_group(groups: Positions, shares: HeldOutShares, key: Key) -> Split:
@@ -119,23 +120,23 @@ def split_by_group(groups: Positions, shares: HeldOutShares, key: Key) -> Split:
 
 
 def _choose_validation_groups(
-    others: Positions, first: Positions, sizes: Positions, shares: HeldOutShares, key: Key
+    groups: Positions, taken_by_seed_0: Positions, sizes: Positions, shares: HeldOutShares, key: Key
 ) -> list[int]:
     """The validation groups for a split seed above 0; they have about the validation share of all rows.
 
-    `others` are the groups that are not for test, in random order. `first` are the validation groups of seed 0. Each
-    further seed takes the next groups of `others`; when all groups have been taken, they are shuffled and taken again.
+    `groups` are the groups that are not for test, in random order; `sizes` has the number of rows of every group. Each
+    seed takes the next groups that no seed before it has taken. When all are taken, they are shuffled and taken again.
     """
-    waiting = [int(group) for group in others if group not in first]
+    waiting = [int(group) for group in groups if group not in taken_by_seed_0]
     chosen: list[int] = []
     rounds = 0
     for _ in range(shares.split_seed):
         if not waiting:
             rounds += 1
-            waiting = [int(group) for group in key.child("groups", rounds).numpy().permutation(others)]
+            waiting = [int(group) for group in key.child("groups", rounds).numpy().permutation(groups)]
         chosen, room = [waiting.pop(0)], shares.validation * sizes.sum()
         room -= sizes[chosen[0]]
-        while waiting and len(chosen) < len(others) - 1 and sizes[waiting[0]] <= 2 * room:
+        while waiting and len(chosen) < len(groups) - 1 and sizes[waiting[0]] <= 2 * room:
             room -= sizes[waiting[0]]
             chosen.append(waiting.pop(0))
     return chosen
@@ -164,7 +165,7 @@ def split_by_time(times: NDArray[np.float64], shares: HeldOutShares) -> Split:
 
 
 def split_by_content(contents: Iterable[bytes], shares: HeldOutShares, key: Key) -> Split:
-    """A split in which the part of a row depends only on the row's content, the key and the split seed.
+    """A split by a hash of each row: the row's part depends only on its content, the key and the split seed.
 
     Adding or removing a row does not move another row to another part, as --privacy record needs. The price: equal
     rows are in the same part, parts have different shares of a class, and a part of a small table may be empty. An
@@ -173,16 +174,16 @@ def split_by_content(contents: Iterable[bytes], shares: HeldOutShares, key: Key)
     rows = list(contents)
     drawn = _hash_rows(rows, key.child("content"))
     test = drawn < shares.test
-    cycle, turn = shares.cycle_and_turn
-    if cycle:
-        again = _hash_rows(rows, key.child("content", cycle))
+    shuffle, fold = shares.shuffle_and_fold
+    if shuffle:
+        again = _hash_rows(rows, key.child("content", shuffle))
         drawn = np.where(test, drawn, shares.test + (1 - shares.test) * again)
-    # The first turn takes the validation share, the others divide the rest evenly.
+    # Fold 0 has the validation share, the others divide the rest evenly.
     start, width = shares.test, shares.validation
-    if turn:
-        width = (1 - shares.test - shares.validation) / (shares.turns - 1)
-        start = shares.test + shares.validation + (turn - 1) * width
-    stop = math.inf if turn == shares.turns - 1 else start + width
+    if fold:
+        width = (1 - shares.test - shares.validation) / (shares.folds - 1)
+        start = shares.test + shares.validation + (fold - 1) * width
+    stop = math.inf if fold == shares.folds - 1 else start + width
     held_out = ~test & (drawn >= start) & (drawn < stop)
     return Split(np.flatnonzero(~held_out & ~test), np.flatnonzero(held_out), np.flatnonzero(test))
 

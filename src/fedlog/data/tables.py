@@ -38,7 +38,7 @@ NO_ROWS_HINT = "fill the file, or leave the site out"
 
 @dataclass(frozen=True, eq=False)
 class Table:
-    """The rows of one file, checked against the schema. Numbers are float64, NaN if missing; other columns are text."""
+    """The rows of a table, checked against the schema. Numbers are float64, NaN if missing; other columns are text."""
 
     columns: dict[str, pl.Series]
     labels: NDArray[np.int64]  # (n,) positions in the schema's label values
@@ -176,7 +176,7 @@ class TableEncoder:
         except (ValueError, KeyError, TypeError):
             raise InputError(
                 "the stored scaling of the table is damaged: it is not the JSON that fedlog writes",
-                hint="save the model again",
+                hint="restore the model's files from a copy, or train and save the model again",
             ) from None
         if digest != schema.digest:
             raise InputError(
@@ -188,7 +188,7 @@ class TableEncoder:
         if wrong:
             raise InputError(
                 f"the stored scaling is for {wrong[0]} numeric columns, but the schema has {numeric}",
-                hint="save the model again",
+                hint="restore the model's files from a copy, or train and save the model again",
             )
         return cls(schema, *parts)
 

@@ -79,33 +79,36 @@ def append_line(path: Path, line: str) -> None:
 
 def move_file(draft: Path, path: Path) -> None:
     """Rename a finished draft to the file's final path, replacing the file that was there."""
-    _sync_content(draft)
+    _call_fsync(draft)
     os.replace(draft, path)
     sync_file_names(path.parent)
 
 
 def move_folder(draft: Path, folder: Path) -> None:
     """Rename a finished folder to its final path, replacing the folder that was there."""
-    sync_folder(draft)
+    sync_all_files(draft)
     shutil.rmtree(folder, ignore_errors=True)
     draft.rename(folder)
     sync_file_names(folder.parent)
 
 
-def sync_folder(folder: Path) -> None:
-    """Force every file in a folder to the disk. Call this before you write a file that marks the folder as complete."""
+def sync_all_files(folder: Path) -> None:
+    """Force the contents and the names of all files in a folder and in its sub-folders to the disk.
+
+    Call this before you write a file that marks the folder as complete.
+    """
     for path in folder.iterdir():
         if path.is_dir():
-            sync_folder(path)
+            sync_all_files(path)
         else:
-            _sync_content(path)
+            _call_fsync(path)
     sync_file_names(folder)
 
 
 def sync_file_names(folder: Path) -> None:
-    """Force a folder's list of file names to the disk; without this, a crash can lose a new file even after `fsync`."""
+    """Force only the names of a folder's files to the disk; without this, a crash can lose a new file after `fsync`."""
     if os.name == "posix":  # elsewhere a folder cannot be opened
-        _sync_content(folder)
+        _call_fsync(folder)
 
 
 @contextmanager
@@ -119,8 +122,8 @@ def _name_file_in_errors(path: Path) -> Iterator[None]:
         raise
 
 
-def _sync_content(path: Path) -> None:
-    """Force a file's content, or a folder's list of names, to the disk."""
+def _call_fsync(path: Path) -> None:
+    """Call the system's `fsync`: force a file's content, or the names in a folder, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -105,8 +105,8 @@ class Body:
     def apply_last_dropout(self, features: Tensor, masks: Mapping[str, Tensor]) -> Tensor:
         """The features that the head gets in training: after the dropout at the end of the body, clipped again.
 
-        Losses that compare features with class means use the features before this dropout. Dropout would add its
-        variance to the squared distances, and training would reduce it by shrinking all features towards zero.
+        Losses that compare features with class means use the features before this dropout. Dropout would add variance
+        to the squared distances, and training would then shrink all features towards zero to reduce that variance.
         """
         if FEATURES not in masks:
             return self.clip_features(features)
@@ -142,7 +142,7 @@ def logits(features: Tensor, params: Mapping[str, Tensor]) -> Tensor:
 
 
 def find_number_head(params: Mapping[str, Tensor]) -> NumberHead | None:
-    """The head of a model that predicts a number; None if it has not been solved yet."""
+    """The head of a model that predicts numbers; None if the model predicts classes, or if no head was solved yet."""
     if SPREAD not in params or NOISE not in params:
         return None
     return NumberHead(params[HEAD], params[SPREAD], params[NOISE])

@@ -122,7 +122,10 @@ def name_body(given: str | nn.Module | Callable[..., nn.Module], input_shape: tu
 def _fill_in_arguments(
     name: str, make: Callable[..., nn.Module], input_shape: tuple[int, ...]
 ) -> Callable[[], nn.Module]:
-    """The user's function with values for its arguments `input_shape` and `width` (`OWN_WIDTH`), if it has them."""
+    """The user's function with values for its arguments `input_shape` and `width`, where these have no default.
+
+    `width`, the number of features, is `OWN_WIDTH`.
+    """
     offered = {"input_shape": input_shape, "width": OWN_WIDTH}
     parameters = inspect.signature(make).parameters.values()
     asked = [each.name for each in parameters if each.default is each.empty and each.kind in _BY_NAME]

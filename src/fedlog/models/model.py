@@ -118,7 +118,7 @@ class Model:
             A tensor (n, *input_shape).
 
         """
-        from fedlog.data.arrays_in_memory import convert_inputs, select_columns
+        from fedlog.data.arrays_in_memory import convert_inputs, convert_to_feature_columns
         from fedlog.data.tables import TABLE_SUFFIXES, read_feature_columns
 
         if isinstance(records, str | Path):
@@ -133,7 +133,7 @@ class Model:
             where = "the records to predict"
             found = convert_inputs(records, where)
             if self.encoder is not None:
-                return self.encoder.encode(select_columns(found, self.schema, where))
+                return self.encoder.encode(convert_to_feature_columns(found, self.schema, where))
             raw = np.asarray(found)
         if raw.shape[1:] != self.schema.input_shape:
             raise InputError(f"{where}: expected records of shape {self.schema.input_shape}, found: {raw.shape[1:]}")

@@ -75,8 +75,13 @@ def find_width_and_dropout(
     for hook in hooks:
         hook.remove()
     if not isinstance(output, Tensor) or output.ndim != 2 or output.shape[0] != 2 or not output.is_floating_point():
-        shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-        raise InputError(f"body {name} must map (n, ...) to (n, width) numbers, found for n = 2: {shape}")
+        described = type(output).__name__
+        if isinstance(output, Tensor):
+            described = f"{tuple(output.shape)} of {str(output.dtype).removeprefix('torch.')}"
+        raise InputError(
+            f"body {name} must turn 2 records into a float tensor of shape (2, width), found: {described}",
+            hint="return one row of features for each record, for example with nn.Flatten() as the last layer",
+        )
     names = [layer.name for layer in found]
     repeated = sorted({layer_name for layer_name in names if names.count(layer_name) > 1})
     if repeated:

@@ -298,8 +298,8 @@ def compute_spending_under_promise(
 ) -> Spending:
     """Compute the epsilon at `delta` after each event, and a guarantee for all events with this promise.
 
-    `converted` are the events as they count under this promise: in the same order, some with a larger sensitivity.
-    Epsilon is computed from `converted`; all else in the result describes `events`.
+    `converted` are the same events in the same order, each with a sensitivity that is valid under this promise. The
+    epsilons are computed from `converted`. The events, counts and caveats in the result are those of `events`.
     """
     Budget(1.0, delta)  # refuses a wrong delta
     unit, trust = promise
@@ -377,6 +377,7 @@ def _require_one_promise(events: Sequence[Event]) -> tuple[Unit, Trust]:
 
 
 def _list_caveats(events: Sequence[Event]) -> tuple[str, ...]:
+    """List why the guarantee may not hold as stated: imperfect noise, a known seed, or no noise at all."""
     found = []
     if any(event.noise is NoiseKind.FLOAT for event in events):
         found.append("simulation only: floating-point noise can be told apart from Gaussian noise by its low bits")

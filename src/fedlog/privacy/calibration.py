@@ -137,11 +137,11 @@ def compute_delta_used_by_grid(epsilon: float, noise_distance: float) -> float:
 
 
 def list_gaussian_budgets(budget: Budget, noise_distance: float) -> list[Budget]:
-    """List budgets for Gaussian noise: if it meets one of them, discrete noise of the same std meets `budget`.
+    """List budgets for Gaussian noise: noise that meets any of them meets `budget` if it is drawn on a grid instead.
 
-    The grid of the discrete noise uses up a part of delta; a listed budget has what is left. The grid's part grows with
-    e^epsilon, so if epsilon is large, budgets with a smaller epsilon are listed too, which may need less noise. Raise
-    InputError if the grid leaves no delta to any budget.
+    The grid uses up a part of delta, so a listed budget has only the rest as its delta. The part grows with e^epsilon.
+    So if epsilon is large, budgets with a smaller epsilon are listed too: they keep more of delta, and may need less
+    noise. Raise InputError if no delta is left at any epsilon.
     """
     smaller = np.arange(10.0, min(budget.epsilon, 60.0), 0.5) if noise_distance else ()
     kept = {float(e): budget.delta - compute_delta_used_by_grid(e, noise_distance) for e in (budget.epsilon, *smaller)}

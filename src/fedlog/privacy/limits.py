@@ -17,7 +17,7 @@ ROUNDING = 1e-5  # messages without noise may have been rounded to float32
 
 
 @dataclass(frozen=True)
-class Limits:
+class UploadLimits:
     """The bounds on a client's statistics: what its clip of records or messages allows, with room for its noise."""
 
     clip: Clip | None = None
@@ -55,8 +55,9 @@ class Limits:
             if not bool((needed <= allowed).all()):  # NaN is refused too
                 at = int((needed - allowed).argmax())
                 raise InputError(
-                    f"the upload's feature sums of class {at} are beyond the clip: they need at least "
-                    f"{float(needed[at]):g} clipped records, but the upload counts {float(counts[at]):g}"
+                    f"the upload's feature sums of class {at} are beyond the clip: no fewer than "
+                    f"{float(needed[at]):g} clipped records can add up to them, but the upload's record count of this "
+                    f"class is {float(counts[at]):g}"
                 )
 
     def check_second_moments(self, sums: Tensor, second: Tensor) -> None:

@@ -56,13 +56,14 @@ class Mechanism:
             )
         if self.trust is not Trust.DISTRIBUTED and self.honest_survivors != 1:
             raise InputError(
-                f"honest survivors can be required only with distributed noise, found: {self.honest_survivors} with "
-                f"{self.trust} noise",
-                hint="leave out --honest",
+                f"honest clients that do not drop out can be required only with distributed noise, found: "
+                f"{self.honest_survivors} with {self.trust} noise",
+                hint="leave out --honest, or use --trust distributed",
             )
         if self.trust is Trust.DISTRIBUTED and self.honest_survivors < 2:
             raise InputError(
-                f"distributed noise needs at least 2 honest survivors, found: {self.honest_survivors}",
+                "distributed noise needs at least 2 honest clients that do not drop out, found: "
+                f"{self.honest_survivors}",
                 hint="--honest 3: each client is hidden by the noise of the others",
             )
 

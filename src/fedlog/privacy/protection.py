@@ -21,7 +21,7 @@ from fedlog.core.stats import Detail, Moments, compute_moment_sensitivity, find_
 from fedlog.errors import InputError
 from fedlog.privacy.accounting import Release, TrainingRound
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSetting, Trust, Unit
-from fedlog.privacy.limits import Limits
+from fedlog.privacy.limits import UploadLimits
 from fedlog.privacy.mechanisms import (
     DiscreteSampler,
     FloatSampler,
@@ -79,12 +79,12 @@ class Protection:
         return self.fixed_point
 
     @property
-    def limits(self) -> Limits:
+    def limits(self) -> UploadLimits:
         """The limits against which the server checks a client's message."""
         # Counts are whole numbers, and so multiples of the grid. But if a message is scaled down to its norm, a count
         # may lose up to one grid step by rounding, while the features lose nothing.
         count_rounding = 0.0 if self.bound.message_norm is None else self.mechanism.grid
-        return Limits(
+        return UploadLimits(
             self.bound.clip, self.bound.message_norm, self.mechanism.client_std, count_rounding=count_rounding
         )
 
@@ -133,7 +133,7 @@ class Protection:
         return replace(total, arrays=arrays, noise_std=math.hypot(total.noise_std, self.mechanism.server_std))
 
     def with_noise_draw(self, draw: int) -> Protection:
-        """Return a copy that adds other float noise to the statistics than the seed's own."""
+        """Return a copy that draws other float noise for the statistics, from the seed and the number `draw`."""
         return replace(self, sampler=lambda key: FloatSampler(key.child("draw", draw)))
 
     def make_training_event(self, round_number: int, exchange: str) -> TrainingRound | None:
@@ -180,7 +180,7 @@ def make_protection(
     calibration: Calibration,
     bound: ContributionBound,
     releases: int,
-    shape: tuple[int, int],
+    statistics_shape: tuple[int, int],
     clients: int,
     honest_survivors: int = 1,
     noise: NoiseSetting = NoiseSetting.FLOAT,
@@ -189,12 +189,13 @@ def make_protection(
 ) -> Protection:
     """Make the protection that keeps a run with this number of releases of statistics within the budget.
 
-    `shape` is that of the statistics, (n_class, m). If `detail` asks for second moments, each release also holds second
+    `statistics_shape` is (n_class, m). If `detail` asks for second moments, each release also holds second
     moments, with the same noise and one common sensitivity.
     """
-    sensitivity = _find_sensitivity(unit, trust, bound, shape[1], detail)
+    n_class, m = statistics_shape
+    sensitivity = _find_sensitivity(unit, trust, bound, m, detail)
     wraps = WRAP_PROBABILITY if trust is Trust.DISTRIBUTED else 0.0
-    coordinates = shape[0] * shape[1] + math.prod(find_second_moments_shape(detail, shape[0], shape[1] - 1) or (0,))
+    coordinates = n_class * m + math.prod(find_second_moments_shape(detail, n_class, m - 1) or (0,))
     mechanism = plan_noise(
         budget,
         releases=releases,

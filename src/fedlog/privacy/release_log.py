@@ -2,8 +2,8 @@
 
 The first line holds the budget, so that a resumed run keeps the budget it started with. A site also has one log of all
 its runs, with the site's limit as its budget. The site may change its limit: a later budget line replaces the earlier
-one, and all earlier releases still count. Such a log begins without a budget if the first thing that the site sent was
-exact statistics.
+one, and all earlier releases still count. If the first thing that a site sent was exact statistics, its log begins
+with a line that says that there is no budget yet.
 
 A run protects single records or whole clients. A site may take part in runs of both kinds, and both reveal something
 about its records. So the releases of all its runs are added up as guarantees for single records.
@@ -41,7 +41,7 @@ _WEAKEST_FIRST = (Trust.CENTRAL, Trust.DISTRIBUTED, Trust.LOCAL)
 FILE_NAME = "privacy.jsonl"
 _VERSION = 1
 _EVENTS: dict[str, type[Event]] = {kind.kind: kind for kind in (Release, TrainingRound, UnboundedLoss)}
-_Entry = TypeVar("_Entry")
+_BudgetOrEvent = TypeVar("_BudgetOrEvent")
 
 
 def compute_spending_across_runs(events: Sequence[Event], delta: float) -> Spending:
@@ -118,7 +118,7 @@ def format_budget_line(budget: Budget | None) -> str:
     return json.dumps(stated if budget is None else {**stated, "event": "budget", **asdict(budget)})
 
 
-def format_release_line(event: Event) -> str:
+def format_event_line(event: Event) -> str:
     """Format the log line of one event: a release, a round of DP-SGD, or an unbounded privacy loss."""
     return json.dumps({"event": event.kind, **asdict(event)})
 
@@ -185,7 +185,7 @@ def record_release(path: Path, upcoming: Event) -> ReleaseLog:
     with _lock_log(path):
         log = read_log(path)
         together = append_within_budget(log.events, upcoming, log.budget)
-        _append_line(path, format_release_line(upcoming))
+        _append_line(path, format_event_line(upcoming))
     return ReleaseLog(log.budget, together)
 
 
@@ -212,7 +212,7 @@ def record_site_release(path: Path, upcoming: Event, limit: Budget, earlier: Seq
     with _lock_log(path):
         log = _read_or_create_log(path, limit, earlier)
         together = append_within_site_limit(log.events, upcoming, limit)
-        _append_line(path, format_release_line(upcoming))
+        _append_line(path, format_event_line(upcoming))
     return ReleaseLog(limit, together)
 
 
@@ -223,7 +223,7 @@ def record_site_release_unchecked(path: Path, upcoming: Event, budget: Budget, e
     """
     with _lock_log(path):
         log = _read_or_create_log(path, budget, earlier)
-        _append_line(path, format_release_line(upcoming))
+        _append_line(path, format_event_line(upcoming))
     return ReleaseLog(budget, (*log.events, upcoming))
 
 
@@ -234,11 +234,11 @@ def record_unbounded_losses(path: Path, events: Sequence[UnboundedLoss], earlier
     """
     with _lock_log(path):
         if not path.exists():
-            _create_log(path, [format_budget_line(None), *map(format_release_line, earlier)])
+            _create_log(path, [format_budget_line(None), *map(format_event_line, earlier)])
         known = {event.reason for event in read_log(path).events if isinstance(event, UnboundedLoss)}
         for event in events:
             if event.reason not in known:
-                _append_line(path, format_release_line(event))
+                _append_line(path, format_event_line(event))
                 known.add(event.reason)
 
 
@@ -246,13 +246,13 @@ def restore_log(path: Path, source: Path, missing: Sequence[Event]) -> None:
     """Write a new release log, atomically, from the backup `source` and the releases that the backup lacks."""
     lines, cut_off = _split_lines(source.read_text(encoding="utf-8"))
     with _lock_log(path):
-        _create_log(path, [*lines, *map(format_release_line, (*cut_off, *missing))])
+        _create_log(path, [*lines, *map(format_event_line, (*cut_off, *missing))])
 
 
 def _read_or_create_log(path: Path, budget: Budget, earlier: Sequence[Event]) -> ReleaseLog:
     """Read a site's log, or create it with the `earlier` releases; append `budget` if the log states another."""
     if not path.exists():
-        _create_log(path, [format_budget_line(budget), *map(format_release_line, earlier)])
+        _create_log(path, [format_budget_line(budget), *map(format_event_line, earlier)])
     log = read_log(path)
     if log.stated_budget != budget:
         _append_line(path, format_budget_line(budget))
@@ -273,7 +273,7 @@ def _append_line(path: Path, line: str) -> None:
     """Add one line to the log. If the last line was cut off, first replace it with an unbounded privacy loss."""
     lines, cut_off = _split_lines(path.read_text(encoding="utf-8", errors="replace"))
     if cut_off:
-        _create_log(path, [*lines, *map(format_release_line, cut_off)])
+        _create_log(path, [*lines, *map(format_event_line, cut_off)])
     append_line(path, line)
 
 
@@ -290,7 +290,7 @@ def _parse_line(line: str, where: str, *, first: bool) -> Budget | Event | None:
         entry = json.loads(line)
         if not isinstance(entry, dict):
             raise TypeError(f"expected a JSON object, found: {line[:80]}")
-        return _parse_entry(entry, first=first)
+        return _convert_to_budget_or_event(entry, first=first)
     except InputError as error:
         raise InputError(f"{where}: {error.message}", hint=error.hint) from None
     except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -300,7 +300,7 @@ def _parse_line(line: str, where: str, *, first: bool) -> Budget | Event | None:
         ) from None
 
 
-def _parse_entry(entry: dict[str, object], *, first: bool) -> Budget | Event | None:
+def _convert_to_budget_or_event(entry: dict[str, object], *, first: bool) -> Budget | Event | None:
     name = str(entry.pop("event", None))
     if name == "budget" or (first and name == "no budget"):
         if (version := entry.pop("version", None)) != _VERSION:
@@ -316,7 +316,7 @@ def _parse_entry(entry: dict[str, object], *, first: bool) -> Budget | Event | N
     return _convert_to_dataclass(entry, _EVENTS[name])
 
 
-def _convert_to_dataclass(entry: dict[str, object], kind: type[_Entry]) -> _Entry:
+def _convert_to_dataclass(entry: dict[str, object], kind: type[_BudgetOrEvent]) -> _BudgetOrEvent:
     _require_exact_fields(entry, {field.name for field in fields(kind)})  # type: ignore[arg-type]
     return msgspec.convert(entry, kind)
 

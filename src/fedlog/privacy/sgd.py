@@ -80,9 +80,9 @@ def find_training_noise(
 ) -> float:
     """Find the smallest noise multiplier with which these steps of DP-SGD spend at most this share of epsilon.
 
-    `noise_distance` is the distance of the discrete noise from Gaussian noise; see `bound_noise_distance`. The part of
-    delta that this distance uses up grows with epsilon. If it were more than half of delta, `share` is taken of the
-    smaller epsilon at which it is half.
+    `noise_distance` is the distance of the discrete noise from Gaussian noise; see `bound_noise_distance`. This
+    distance uses up a part of delta that grows with epsilon. If the part is more than half of delta at the budget's
+    epsilon, the steps get `share` of the smaller epsilon at which the part is half of delta (unless there is none).
     """
     epsilon = budget.epsilon
     if noise_distance and budget.delta > 4 * noise_distance:

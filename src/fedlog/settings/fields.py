@@ -83,10 +83,14 @@ class Section:
         kind = type(self)
         hints, defaults = find_setting_types(kind), _convert_defaults(kind)  # type: ignore[arg-type]
         for entry in fields(self):
-            value, hint = getattr(self, entry.name), hints[entry.name]
-            if value is None and defaults.get(entry.name) is not None and NoneType not in list_accepted_types(hint):
+            value, type_hint = getattr(self, entry.name), hints[entry.name]
+            if (
+                value is None
+                and defaults.get(entry.name) is not None
+                and NoneType not in list_accepted_types(type_hint)
+            ):
                 value = entry.default  # in a file, null and "not set" are the same
-            checked = defaults[entry.name] if value is entry.default else _convert_setting(entry, value, hint)
+            checked = defaults[entry.name] if value is entry.default else _convert_setting(entry, value, type_hint)
             object.__setattr__(self, entry.name, checked)
 
     def extract_section(self, section: type[Value]) -> Value:
@@ -113,52 +117,52 @@ def _convert_defaults(kind: Any) -> dict[str, Any]:
     return {entry.name: _convert_setting(entry, entry.default, hints[entry.name]) for entry in given}
 
 
-def list_accepted_types(hint: Any) -> tuple[Any, ...]:
+def list_accepted_types(type_hint: Any) -> tuple[Any, ...]:
     """List the types that a type hint accepts: the members of a union, or the type itself, each with its bounds."""
-    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    return get_args(type_hint) if get_origin(type_hint) in (Union, UnionType) else (type_hint,)
 
 
-def find_value_type(hint: Any) -> Any:
+def find_value_type(type_hint: Any) -> Any:
     """Return the type that a setting's value has when it is set: the type hint without None and without bounds."""
-    kind = next(kind for kind in list_accepted_types(hint) if kind is not NoneType)
+    kind = next(kind for kind in list_accepted_types(type_hint) if kind is not NoneType)
     return get_args(kind)[0] if get_origin(kind) is Annotated else kind
 
 
-def list_choices(hint: Any) -> tuple[str, ...]:
+def list_choices(type_hint: Any) -> tuple[str, ...]:
     """List the words that a setting accepts; return an empty tuple if the setting is not a choice of words."""
-    kind = find_value_type(hint)
+    kind = find_value_type(type_hint)
     if get_origin(kind) is Literal:
         return tuple(str(each) for each in get_args(kind))
     return tuple(each.value for each in kind) if isinstance(kind, type) and issubclass(kind, Enum) else ()
 
 
-def convert_value(name: str, value: Any, hint: Any) -> Any:
+def convert_value(name: str, value: Any, type_hint: Any) -> Any:
     """Convert the value to the setting's type; raise InputError if it does not fit the type or its bounds."""
-    if isinstance(value, str) and get_origin(find_value_type(hint)) is tuple:
+    if isinstance(value, str) and get_origin(find_value_type(type_hint)) is tuple:
         value = (value,)  # one name stands for a list of one
     try:
-        found = msgspec.convert(value, hint)
+        found = msgspec.convert(value, type_hint)
     except msgspec.ValidationError:
-        message, expected = _describe_mistake(name, value, hint)
+        message, expected = _describe_mistake(name, value, type_hint)
         raise InputError(message, hint=expected) from None
     if isinstance(found, float) and not math.isfinite(found):
         raise InputError(f"{name.replace('_', ' ')} must be a finite number, found: {value}")
     return found
 
 
-def _convert_setting(entry: Field[Any], value: Any, hint: Any) -> Any:
+def _convert_setting(entry: Field[Any], value: Any, type_hint: Any) -> Any:
     """Convert the value as `convert_value` does; an InputError without a hint gets the setting's help text as hint."""
     try:
-        return convert_value(entry.name, value, hint)
+        return convert_value(entry.name, value, type_hint)
     except InputError as error:
         if error.hint is None and "info" in entry.metadata:
             raise InputError(error.message, hint=f"{entry.name}: {find_setting_info(entry).help}") from None
         raise
 
 
-def _describe_mistake(name: str, value: Any, hint: Any) -> tuple[str, str | None]:
+def _describe_mistake(name: str, value: Any, type_hint: Any) -> tuple[str, str | None]:
     """Return the error message about a wrong value, and a hint that lists the accepted words, if there are any."""
-    words, kind, known = name.replace("_", " "), find_value_type(hint), list_choices(hint)
+    words, kind, known = name.replace("_", " "), find_value_type(type_hint), list_choices(type_hint)
     if known:
         return f"unknown {words}: {value}", f"one of {', '.join(known)}"
     if get_origin(kind) is tuple:
@@ -167,11 +171,11 @@ def _describe_mistake(name: str, value: Any, hint: Any) -> tuple[str, str | None
         return f"{name} must be a table of names and values, found: {value!r}", None
     if isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else kind):
         return f"{name} must be of type {getattr(kind, '__name__', kind)}, found: {value!r}", None
-    return f"{words} must be {_describe_bounds(hint)}, found: {value}", None
+    return f"{words} must be {_describe_bounds(type_hint)}, found: {value}", None
 
 
-def _describe_bounds(hint: Any) -> str:
-    bounded = next((kind for kind in list_accepted_types(hint) if get_origin(kind) is Annotated), None)
+def _describe_bounds(type_hint: Any) -> str:
+    bounded = next((kind for kind in list_accepted_types(type_hint) if get_origin(kind) is Annotated), None)
     if bounded is None:  # a whole number too large for a float
         return "a number that fits into 64 bits"
     bounds = next(each for each in get_args(bounded) if isinstance(each, Meta))
@@ -188,7 +192,7 @@ def read_dataclass(kind: type[Value], values: object, what: str) -> Value:
     hints = find_setting_types(kind)  # type: ignore[arg-type]
     if not isinstance(values, Mapping):
         raise InputError(f"expected {what} as a JSON object, found: {type(values).__name__}")
-    needed = {name for name, hint in hints.items() if NoneType not in list_accepted_types(hint)}
+    needed = {name for name, type_hint in hints.items() if NoneType not in list_accepted_types(type_hint)}
     missing, unknown = needed - set(values), {str(name) for name in set(values) - set(hints)}
     if missing or unknown:
         faults = (("missing", missing), ("unknown", unknown))

@@ -41,14 +41,14 @@ def add_flags(parser: argparse.ArgumentParser, names: Collection[str]) -> None:
 
 
 def _add_flag(group: argparse._ArgumentGroup, entry: Field[Any]) -> None:
-    known, hint = find_setting_info(entry), find_setting_types(RunSpec)[entry.name]
+    known, type_hint = find_setting_info(entry), find_setting_types(RunSpec)[entry.name]
     arguments: dict[str, Any] = {"help": known.help, "metavar": known.metavar}
-    if get_origin(hint) is tuple:
+    if get_origin(type_hint) is tuple:
         arguments["action"] = "append"
-    elif words := list_choices(hint):
+    elif words := list_choices(type_hint):
         arguments["choices"] = words
     else:
-        arguments["type"] = find_value_type(hint)
+        arguments["type"] = find_value_type(type_hint)
     if entry.default not in (None, ()):
         arguments["help"] += f" (default: {entry.default})"
     arguments["help"] = arguments["help"].replace("%", "%%")  # argparse formats help texts with %

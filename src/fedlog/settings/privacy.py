@@ -68,7 +68,7 @@ class PrivacySettings(Section):
 class SecureSumSettings(Section):
     """Settings of secure sums: whether to use them, how many honest clients they need, and how many clients drop out.
 
-    Dropouts are simulated.
+    `dropout_rate`, the chance that a client drops out, is for simulated runs only.
     """
 
     aggregation: Aggregation | None = setting(

@@ -12,7 +12,7 @@ from fedlog.algorithms.registry import find_methods, freeze_bodies
 from fedlog.core.clip import extend_clip_to_target, parse_clip
 from fedlog.errors import InputError
 from fedlog.privacy.guarantee import Budget, Calibration, NoiseSetting, Trust, Unit
-from fedlog.privacy.limits import Limits
+from fedlog.privacy.limits import UploadLimits
 from fedlog.privacy.mechanisms import bound_noise_distance
 from fedlog.privacy.protection import ContributionBound, Protection, choose_sampler, make_protection
 from fedlog.privacy.secagg.terms import FEWEST, compute_smallest_safe_threshold
@@ -54,7 +54,7 @@ class Promise(Section):
 
     @property
     def needs_frozen_bodies(self) -> bool:
-        """Whether sites must not train their bodies, because the run protects single records."""
+        """Whether the run protects single records, so that the sites of a deployed run must not train their bodies."""
         return self.unit is Unit.RECORD
 
 
@@ -132,7 +132,7 @@ def resolve_secure_sums(
             given, ("honest", "dropout_rate"), "a secure sum", "--aggregation secure, or --trust distributed"
         )
         return None
-    check_noise_fits_sums(promise, secure=True)
+    check_noise_fits_secure_sums(promise, secure=True)
     if refused_share is not None:
         raise InputError(
             f"--refused-share {refused_share} cannot be used with secure sums: they hide single uploads, so the server "
@@ -143,7 +143,10 @@ def resolve_secure_sums(
 
 
 def check_largest_share(share: float | None, promise: Promise | None, *, secure: bool) -> None:
-    """Raise InputError for --largest-share with secure sums or --privacy: the server cannot weigh single uploads."""
+    """Raise InputError for --largest-share with secure sums, which hide single uploads, or with --privacy.
+
+    In a private run, the noise does not cover that a client's weight depends on the other clients' counts.
+    """
     if share is None:
         return
     if secure:
@@ -161,7 +164,7 @@ def check_largest_share(share: float | None, promise: Promise | None, *, secure:
         )
 
 
-def check_noise_fits_sums(promise: Promise | None, secure: bool) -> None:
+def check_noise_fits_secure_sums(promise: Promise | None, secure: bool) -> None:
     """Raise InputError for distributed noise without a secure sum, and for any other noise with a secure sum."""
     if promise is not None and (promise.trust is Trust.DISTRIBUTED) is not secure:
         raise InputError(
@@ -180,7 +183,7 @@ def check_uploads_may_be_hidden(algorithm: Algorithm, secure: bool) -> None:
 
 
 def choose_fewest_honest_survivors(honest: int | None, clients: int) -> int:
-    """Return the fewest honest clients that must stay to the end of a secure sum.
+    """Return the number of honest survivors that a secure sum needs: honest clients that stay to its end.
 
     This is `honest`, or if that is None the smallest number with which the sum is safe.
     """
@@ -247,7 +250,7 @@ def plan_protection(
         calibration=promise.calibration,
         bound=ContributionBound(clip, promise.message_norm),
         releases=rounds * len(schedule.round) + (schedule.opening is not None),
-        shape=(plan.n_class, 1 + schedule.round[0].count_summed_features(plan.width)),
+        statistics_shape=(plan.n_class, 1 + schedule.round[0].count_summed_features(plan.width)),
         clients=clients,
         honest_survivors=honest_survivors if promise.trust is Trust.DISTRIBUTED else 1,
         noise=promise.noise,
@@ -256,12 +259,12 @@ def plan_protection(
     )
 
 
-def make_upload_limits(clip: str | None, algorithm: Algorithm) -> Limits | None:
+def make_upload_limits(clip: str | None, algorithm: Algorithm) -> UploadLimits | None:
     """Make the limits against which the server checks uploads in a run without privacy.
 
     Return None if there is no clip, or if the method predicts numbers: without privacy, its targets have no bound.
     """
-    return None if clip is None or predicts_numbers(algorithm) else Limits(parse_clip(clip))
+    return None if clip is None or predicts_numbers(algorithm) else UploadLimits(parse_clip(clip))
 
 
 def normalise_clip(clip: str | None) -> str | None:

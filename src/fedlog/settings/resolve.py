@@ -122,7 +122,10 @@ def resolve(spec: RunSpec, federation: Federation | None = None) -> ResolvedRun:
 
 
 def add_data_digest(run: ResolvedRun, own: Federation | None) -> ResolvedRun:
-    """Return the run with its data's digest: of the federation `own` if given, else from `digest_leaf_data`."""
+    """Return the run with its data's digest: of the federation `own` if given, else of the files of a LEAF folder.
+
+    The other named data sets have no digest, since they never change.
+    """
     digest = digest_leaf_data(run.data) if own is None else own.content_digest()
     return replace(run, spec=replace(run.spec, data_sha256=digest))
 
@@ -226,8 +229,7 @@ def _check_promise(spec: RunSpec, promise: Promise | None) -> None:
         _check_client_privacy(spec, promise.trust)
     if spec.noise_draw is not None and promise.noise is NoiseSetting.DISCRETE:
         raise InputError(
-            f"--noise-draw {spec.noise_draw} repeats a run with other float noise, found: discrete noise, which "
-            "differs in every run",
+            f"--noise-draw {spec.noise_draw} needs float noise, found: discrete noise, which differs in every run",
             hint="leave out --noise-draw, or use --noise float",
         )
     if spec.stop_at_accuracy is not None:

@@ -64,7 +64,7 @@ class HeldOutRecords(StrEnum):
     """Test records, and also validation records, on which each client chooses its best round."""
 
     @property
-    def parts(self) -> tuple[HeldOutRecords, ...]:
+    def kinds(self) -> tuple[HeldOutRecords, ...]:
         """The kinds of held-out records on which accuracy is measured; the first kind gives the run's accuracy."""
         return (HeldOutRecords.TEST, HeldOutRecords.VALIDATION) if self is HeldOutRecords.BOTH else (self,)
 

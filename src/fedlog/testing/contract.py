@@ -15,7 +15,7 @@ from fedlog.algorithms.interface import Audience, Bodies, TrainingRecords, Work
 from fedlog.core.keys import Key
 from fedlog.engine.clients import list_clients
 from fedlog.engine.simulate.simulator import Simulation
-from fedlog.engine.training.tasks import FeatureRequest, Pool, Task
+from fedlog.engine.training.tasks import FeatureRequest, RecordPool, Task
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, draw_initial_head
 from fedlog.settings.execution import BackendChoice
@@ -24,8 +24,8 @@ from fedlog.testing.trial import (
     N_CLASS,
     Models,
     Trial,
-    drop_seconds,
-    find_largest_gap,
+    convert_record_to_dict,
+    find_largest_difference,
     make_dropout_body,
     make_small_body,
     make_small_federation,
@@ -84,7 +84,7 @@ def contract_checks() -> tuple[Check, ...]:
 
 
 def check_description(trial: Trial) -> None:
-    """Check what a method states about itself: its name, its exchanges in a round, and its advice to users."""
+    """Check a method's name, the names of its exchanges in a round, and its advice to users."""
     algorithm = trial.make_method()
     assert isinstance(algorithm.name, str), f"its name must be a text, found: {algorithm.name!r}"
     assert algorithm.name, "its name must be a text that is not empty"
@@ -104,11 +104,11 @@ def check_same_seed_repeats(trial: Trial) -> None:
             torch.manual_seed(start)
             simulation = trial.make_simulation(federation)
             found.append((run_all_rounds(simulation), read_models(simulation)))
-            again = find_largest_gap(found[-1][1], read_models(simulation))
+            again = find_largest_difference(found[-1][1], read_models(simulation))
             assert again == 0, "deploying the same state twice gives different models: does the method keep state?"
     (first, one), (second, other) = found
     assert first == second, "two runs with the same seed have different records: randomness must come from keys"
-    assert find_largest_gap(one, other) == 0, "two runs with the same seed end with different models"
+    assert find_largest_difference(one, other) == 0, "two runs with the same seed end with different models"
 
 
 def check_learns(trial: Trial) -> None:
@@ -119,7 +119,7 @@ def check_learns(trial: Trial) -> None:
     for simulation in simulations:
         run_all_rounds(simulation)
     models, others = (read_models(simulation) for simulation in simulations)
-    assert find_largest_gap(models, others) > 0, "the models do not depend on the labels of the training records"
+    assert find_largest_difference(models, others) > 0, "the models do not depend on the labels of the training records"
     for client, model in models.items():
         assert HEAD in model, f"the deployed model of {client} has no head"
         shape = tuple(model[HEAD].shape)
@@ -154,7 +154,7 @@ def check_order_of_clients(trial: Trial) -> None:
     turned = replace(federation, shards=tuple(federation.shards[at] for at in (2, 0, 3, 1)))
     one, other = (trial.make_simulation(each, participation=0.75) for each in (federation, turned))
     first, second = run_all_rounds(one), run_all_rounds(other)
-    gap = find_largest_gap(read_models(one), read_models(other))
+    gap = find_largest_difference(read_models(one), read_models(other))
     assert gap < 1e-5, f"with the clients in another order, models differ by {gap:g}"
     for a, b in zip(first, second, strict=True):
         for figure in ("bits_up", "bits_down", "participants"):
@@ -177,7 +177,7 @@ def check_unequal_clients(trial: Trial) -> None:
     without = trial.make_simulation(replace(federation, shards=federation.shards[1:]))
     run_all_rounds(without)
     left = read_models(without)
-    gap = find_largest_gap({name: models[name] for name in left}, left)
+    gap = find_largest_difference({name: models[name] for name in left}, left)
     assert gap == 0, f"a client without records changes the others' models by {gap:g}: weight uploads by records"
 
 
@@ -235,7 +235,7 @@ def _check_accepted_if_bodies_may_differ(
             return
         raise AssertionError(
             f"the method states that all clients need the same body, but it accepts {what}: "
-            "set `bodies` to Bodies.ANY if it can use them"
+            f"set `bodies` to Bodies.ANY if the method works with {what}"
         )
     if algorithm.schedule.opening is not None:
         try:
@@ -259,13 +259,15 @@ def check_resume(trial: Trial) -> None:
     straight, before, after = (trial.make_simulation(federation, participation=0.75, rounds=4) for _ in range(3))
     expected = run_all_rounds(straight)
     rounds = before.rounds()
-    found = [drop_seconds(next(rounds)), drop_seconds(next(rounds))]
+    found = [convert_record_to_dict(next(rounds)), convert_record_to_dict(next(rounds))]
     with TemporaryDirectory() as folder:
         before.save(Path(folder) / "checkpoint")
         after.resume(Path(folder) / "checkpoint")
         found += run_all_rounds(after)
     assert found == expected, "a resumed run has different records: does the method keep state of its own?"
-    assert find_largest_gap(read_models(after), read_models(straight)) == 0, "a resumed run ends with different models"
+    assert find_largest_difference(read_models(after), read_models(straight)) == 0, (
+        "a resumed run ends with different models"
+    )
     assert after.server.ledger.as_rows() == straight.server.ledger.as_rows()
 
 
@@ -281,7 +283,7 @@ def check_test_records_unseen(trial: Trial) -> None:
     federation = make_small_federation([5, 8, 12])
     one, other = (trial.make_simulation(each) for each in (federation, replace_test_records(federation)))
     run_all_rounds(one), run_all_rounds(other)
-    gap = find_largest_gap(read_models(one, closing=True), read_models(other, closing=True))
+    gap = find_largest_difference(read_models(one, closing=True), read_models(other, closing=True))
     assert gap == 0, f"the models depend on the test records: other test records change them by {gap:g}"
 
 
@@ -294,8 +296,10 @@ def check_closing_phase(trial: Trial) -> None:
     once, again = simulation.evaluate_after_closing(), simulation.evaluate_after_closing()
     assert (once is not None) == has_closing
     assert once == again, "closing twice gives different results"
-    assert find_largest_gap(before, read_models(simulation)) == 0, "closing changes the models that the clients keep"
-    moved = find_largest_gap(before, read_models(simulation, closing=True)) > 0
+    assert find_largest_difference(before, read_models(simulation)) == 0, (
+        "closing changes the models that the clients keep"
+    )
+    moved = find_largest_difference(before, read_models(simulation, closing=True)) > 0
     assert moved or not has_closing, "the closing phase does not change the models"
     assert has_closing or not moved, "the models change after the last round, and there is no closing phase"
 
@@ -334,14 +338,16 @@ def check_backend(trial: Trial, simulation: Simulation, choice: BackendChoice) -
             assert gap < 1e-10, f"{where}: {choice} differs from the loop by {gap:g}; does the loss use the weights?"
             moved = max(float((a[key] - task.work.params[key]).abs().max()) for key in a)
             assert (moved > 0) == (task.client.records > 0), f"{where}: training changed the model by {moved:g}"
-        requests = [FeatureRequest(task.client, task.work.params, Pool.TRAIN, task.client.train) for task in tasks]
+        requests = [
+            FeatureRequest(task.client, task.work.params, RecordPool.TRAIN, task.client.train) for task in tasks
+        ]
         for ours, theirs in zip(loop.compute_features(requests), other.compute_features(requests), strict=True):
             assert ours.shape == theirs.shape
             assert not len(ours) or float((ours - theirs).abs().max()) < 1e-10
 
 
 def make_training_tasks(simulation: Simulation) -> Iterator[tuple[list[Task], str]]:
-    """Yield all clients' tasks and the exchange's name for each exchange; at last the tasks of the closing phase."""
+    """Yield all clients' tasks and the exchange's name for each exchange, then those of the closing phase."""
     algorithm = simulation.algorithm
     clients = list_clients(simulation.federation, simulation.bodies, algorithm)
     key = Key(3)

@@ -139,6 +139,7 @@ class Trial:
         return self.make_simulation(make_small_federation([4, 4])).algorithm
 
     def _make_options(self) -> dict[str, Any]:
+        """The method's options for short runs: those of `SHORT_TRAINING` that it has, then `self.options`."""
         known = registry.list_options(self.method)
         short = {name: value for name, value in SHORT_TRAINING.items() if name in known}
         return {**short, **self.options}
@@ -146,10 +147,10 @@ class Trial:
 
 def run_all_rounds(simulation: Simulation) -> list[dict[str, Any]]:
     """Run all remaining rounds; return each round's log entry as a dictionary, without the seconds the round took."""
-    return [drop_seconds(record) for record in simulation.rounds()]
+    return [convert_record_to_dict(record) for record in simulation.rounds()]
 
 
-def drop_seconds(record: RoundRecord) -> dict[str, Any]:
+def convert_record_to_dict(record: RoundRecord) -> dict[str, Any]:
     """Return a round's log entry as a dictionary, without the seconds the round took."""
     return {name: value for name, value in asdict(record).items() if name != "seconds"}
 
@@ -162,7 +163,7 @@ def read_models(simulation: Simulation, *, closing: bool = False) -> Models:
         return {path.stem: load_file(path) for path in Path(folder).glob("*.safetensors")}
 
 
-def find_largest_gap(one: Models, other: Models) -> float:
+def find_largest_difference(one: Models, other: Models) -> float:
     """Return the largest absolute difference between parameters; infinite if clients or parameter names differ."""
     if one.keys() != other.keys() or any(one[client].keys() != other[client].keys() for client in one):
         return float("inf")

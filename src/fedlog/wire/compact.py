@@ -23,7 +23,14 @@ from torch import Tensor
 
 from fedlog.core.keys import Key
 from fedlog.wire import frame
-from fedlog.wire.frame import Reader, WireError, compute_starting_checksum, encode_varint, encode_zigzag, pack_bits
+from fedlog.wire.frame import (
+    PayloadReader,
+    WireError,
+    compute_starting_checksum,
+    encode_varint,
+    encode_zigzag,
+    pack_bits,
+)
 from fedlog.wire.message import Kind, Message
 from fedlog.wire.numbers import Float32Numbers, Floats, NumberFormat
 
@@ -36,7 +43,10 @@ _SIGNED, _FRACTIONAL, _SAME_COUNTS = 16, 32, 64  # flags in the same byte as the
 
 
 def split_counts_and_means(sums: Tensor) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-    """Statistics as counts and class means; None if a count is negative, or is 0 while other sums are not."""
+    """Statistics as counts and class means; None if they cannot be sent in this form.
+
+    They cannot if an entry is not finite, if a count is negative, or if a class has a count of 0 and other sums.
+    """
     if sums.ndim != 2 or not sums.shape[1] or not sums.is_floating_point():
         return None
     entries = sums.to(torch.float64).numpy()
@@ -49,19 +59,20 @@ def split_counts_and_means(sums: Tensor) -> tuple[NDArray[np.float64], NDArray[n
 def pack_counts(counts: NDArray[np.float64]) -> tuple[bytes, bool]:
     """The bytes of the counts, and whether they are float64 instead of varints.
 
-    Counts are float64 if one is a fraction, as in methods that keep a share of old counts, or above `MAX_WHOLE_COUNT`.
+    They are float64 if one of them is a fraction, as in methods that keep a share of old counts, or is above
+    `MAX_WHOLE_COUNT`.
     """
     if (counts == np.floor(counts)).all() and (counts <= MAX_WHOLE_COUNT).all():
         return b"".join(encode_varint(int(count)) for count in counts), False
     return counts.astype("<f8").tobytes(), True
 
 
-def unpack_counts(reader: Reader, rows: int, fractional: bool) -> NDArray[np.float64]:
+def unpack_counts(reader: PayloadReader, rows: int, fractional: bool) -> NDArray[np.float64]:
     """Read one count for each of `rows` rows."""
     if not fractional:
         counts = np.array([reader.read_varint() for _ in range(rows)], np.float64)
         if (counts > MAX_WHOLE_COUNT).any():
-            raise WireError(f"the counts of a message must be at most {MAX_WHOLE_COUNT}, found: {counts.max():g}")
+            raise WireError(f"whole counts in a message must be at most {MAX_WHOLE_COUNT}, found: {counts.max():g}")
         return counts
     counts = np.frombuffer(reader.take(8 * rows), "<f8").astype(np.float64)
     if not np.isfinite(counts).all() or (counts < 0).any():
@@ -72,7 +83,7 @@ def unpack_counts(reader: Reader, rows: int, fractional: bool) -> NDArray[np.flo
 
 
 def compress(payload: bytes) -> bytes:
-    """The payload compressed with zstandard, as one frame without zstandard's magic number."""
+    """The payload compressed by zstandard as one frame of its own format, without its magic number."""
     settings = zstandard.ZstdCompressionParameters(
         compression_level=19, format=zstandard.FORMAT_ZSTD1_MAGICLESS, write_content_size=True
     )
@@ -158,7 +169,7 @@ class CompactCodec:
             )
         if flags & ~(_DIFFERENCE | _COMPRESSED) or (flags & _COMPRESSED and not self.compressed):
             raise WireError(f"the message has unknown flags: {flags}")
-        old = self._require_known(number, known) if flags & _DIFFERENCE else None
+        old = self._require_known_message(number, known) if flags & _DIFFERENCE else None
         kind, payload = frame.open_frame(
             _HEADER, blob, number, compute_starting_checksum(known if number == Kind.SAME else old)
         )
@@ -166,7 +177,8 @@ class CompactCodec:
             kind, decompress(bytes(payload)) if flags & _COMPRESSED else payload, old
         )
 
-    def _require_known(self, kind: int, known: Message | None) -> Message:
+    def _require_known_message(self, kind: int, known: Message | None) -> Message:
+        """The earlier message `known`; `WireError` if a difference of this kind cannot be added to it."""
         if not self._choose_codec(kind).supports_differences or known is None or known.kind != kind:
             raise WireError(
                 "the message is a difference to an earlier message that the receiver does not have",
@@ -175,7 +187,7 @@ class CompactCodec:
         return known
 
     def _read_message(self, kind: Kind, payload: bytes | memoryview, known: Message | None) -> Message:
-        reader, arrays = Reader(payload), []
+        reader, arrays = PayloadReader(payload), []
         entries_left = frame.compute_max_decoded_size(len(payload))
         count = reader.read_varint()
         if count > frame.MAX_ARRAYS or (known is not None and count != len(known.arrays)):
@@ -224,8 +236,8 @@ class CompactCodec:
     ) -> tuple[int, bytes]:
         """The layout byte with the flag for signed entries, and the bytes of the row bitmap, the counts and the rows.
 
-        A codec that leaves out rows sends those that `present` marks. If `present` is None, or the counts are those of
-        the known message, it sends the rows that are not zero.
+        A codec without `rows` sends every row. A codec with `rows` sends those that `present` marks; without `present`,
+        or with the counts of the known message, it sends the rows that are not zero.
         """
         if not self.rows:
             present = np.ones(len(matrix), bool)
@@ -235,7 +247,7 @@ class CompactCodec:
         signed = bool((matrix < 0).any())
         return layout | (_SIGNED if signed else 0), bitmap + counts + self.numbers.pack(matrix, present, key, signed)
 
-    def _unpack_array(self, kind: Kind, reader: Reader, known: Tensor | None, entries_left: int) -> Tensor:
+    def _unpack_array(self, kind: Kind, reader: PayloadReader, known: Tensor | None, entries_left: int) -> Tensor:
         """Read one array; `WireError` if it has more than `entries_left` entries. A difference is added to `known`."""
         layout, ndim = reader.read_byte(), reader.read_varint()
         shape = frame.check_shape([reader.read_varint() for _ in range(ndim)])
@@ -255,10 +267,10 @@ class CompactCodec:
             found = torch.from_numpy(matrix).reshape(shape)
             return found if known is None else (known.to(torch.float64) + found).to(torch.float32)
         if sort != _MEANS or flags & 128 or len(shape) != 2 or not columns or kind is not Kind.STATISTICS:
-            raise WireError(f"an array has an unknown layout: {layout}")
+            raise WireError(f"an array of the message has an unknown layout: {layout}")
         return self._unpack_means(reader, flags, rows, columns - 1, known)
 
-    def _unpack_means(self, reader: Reader, flags: int, rows: int, columns: int, known: Tensor | None) -> Tensor:
+    def _unpack_means(self, reader: PayloadReader, flags: int, rows: int, columns: int, known: Tensor | None) -> Tensor:
         """Read statistics that were sent as counts and class means; `flags` are those of the layout byte.
 
         `columns` is the number of features without the constant. Means that are a difference are added to `known`.
@@ -281,7 +293,7 @@ class CompactCodec:
         with np.errstate(invalid="ignore", over="ignore"):
             return torch.from_numpy(np.concatenate([counts[:, None], counts[:, None] * means], axis=1))
 
-    def _read_matrix(self, reader: Reader, present: NDArray[np.bool_], columns: int, signed: bool) -> Floats:
+    def _read_matrix(self, reader: PayloadReader, present: NDArray[np.bool_], columns: int, signed: bool) -> Floats:
         found = self.numbers.unpack(reader, int(present.sum()), columns, signed)
         matrix = np.zeros((len(present), columns), np.float32)
         matrix[present] = found
@@ -305,12 +317,14 @@ def _find_filled_rows(matrix: NDArray[np.floating]) -> NDArray[np.bool_]:
     return found
 
 
-def _unpack_whole_numbers(reader: Reader, layout: int, shape: tuple[int, ...]) -> Tensor:
+def _unpack_whole_numbers(reader: PayloadReader, layout: int, shape: tuple[int, ...]) -> Tensor:
     entries = prod(shape)
     if layout == _BITS:
         return torch.from_numpy(reader.read_bits(entries)).reshape(shape)
     if layout == _WIDE_WHOLE:
         return torch.from_numpy(np.frombuffer(reader.take(8 * entries), "<i8").astype(np.int64)).reshape(shape)
     if entries > reader.bytes_left:
-        raise WireError(f"expected {entries} whole numbers in an array, found only {reader.bytes_left} bytes")
+        raise WireError(
+            f"expected {entries} whole numbers in an array of the message, found only {reader.bytes_left} bytes"
+        )
     return torch.tensor([reader.read_signed_varint() for _ in range(entries)], dtype=torch.int64).reshape(shape)

@@ -70,9 +70,9 @@ def compute_max_decoded_size(size: int) -> int:
     return _FREE + _PER_BYTE * size
 
 
-def add_checksum(framed: bytes, start: int) -> bytes:
-    """Append the CRC-32 of a frame's header and payload (`framed`), computed from the start value `start`."""
-    return framed + _CRC.pack(zlib.crc32(framed, start))
+def add_checksum(framed: bytes, starting_checksum: int) -> bytes:
+    """Append the CRC-32 of a frame's header and payload (`framed`), continued from `starting_checksum`."""
+    return framed + _CRC.pack(zlib.crc32(framed, starting_checksum))
 
 
 def read_header(header: struct.Struct, version: int, blob: bytes) -> list[Any]:
@@ -89,13 +89,13 @@ def read_header(header: struct.Struct, version: int, blob: bytes) -> list[Any]:
     return rest
 
 
-def open_frame(header: struct.Struct, blob: bytes, kind_number: int, start: int) -> tuple[Kind, memoryview]:
+def open_frame(header: struct.Struct, blob: bytes, kind_number: int, starting_checksum: int) -> tuple[Kind, memoryview]:
     """The kind and the payload of a frame, whose header was read before and has the kind `kind_number`.
 
-    `WireError` if the kind is unknown, or if the checksum, computed from the start value `start`, is wrong.
+    `WireError` if the kind is unknown, or if the checksum, continued from `starting_checksum`, is wrong.
     """
     framed, end = memoryview(blob)[: -_CRC.size], blob[-_CRC.size :]
-    if _CRC.unpack(end)[0] != zlib.crc32(framed, start):
+    if _CRC.unpack(end)[0] != zlib.crc32(framed, starting_checksum):
         raise WireError(
             "wrong checksum: the message is damaged, or refers to an earlier message that the receiver does not have",
             hint="the sender must send the whole message again",
@@ -145,8 +145,8 @@ def encode_zigzag(number: int) -> int:
     return number << 1 if number >= 0 else (-number << 1) - 1
 
 
-class Reader:
-    """Reads a message payload from front to back."""
+class PayloadReader:
+    """Reads the payload of a message from front to back."""
 
     def __init__(self, payload: bytes | memoryview) -> None:
         self._view = memoryview(payload)
@@ -183,7 +183,7 @@ class Reader:
                 if (place and not byte) or number >= 2**64:
                     break
                 return number
-        raise WireError("a whole number must be below 2^64 and written with as few bytes as possible")
+        raise WireError("a whole number in the message is 2^64 or more, or has more bytes than it needs")
 
     def read_signed_varint(self) -> int:
         """Read the next whole number of either sign, written with `encode_zigzag`."""
@@ -194,12 +194,12 @@ class Reader:
         """Read `count` truth values, 8 in a byte, lowest bit first; `WireError` if a bit after the last one is set."""
         raw = np.frombuffer(self.take(-(-count // 8)), np.uint8)
         if count % 8 and raw[-1] >> (count % 8):
-            raise WireError("expected zeros in the unused bits of an array of truth values, found: a 1")
+            raise WireError("the unused bits after a list of bits in the message must be 0, found: a 1")
         return np.unpackbits(raw, count=count, bitorder="little").astype(bool)
 
 
 def pack_bits(values: NDArray[np.bool_]) -> bytes:
-    """The bytes of truth values, as `Reader.read_bits` reads them."""
+    """The bytes of truth values, as `PayloadReader.read_bits` reads them."""
     return np.packbits(values, bitorder="little").tobytes()
 
 
@@ -213,13 +213,13 @@ def _pack_array(array: Tensor) -> bytes:
     return bytes([code, array.ndim]) + struct.pack(f"<{array.ndim}I", *array.shape) + payload
 
 
-def _unpack_array(reader: Reader) -> Tensor:
+def _unpack_array(reader: PayloadReader) -> Tensor:
     code, ndim = reader.read_byte(), reader.read_byte()
     shape = check_shape(struct.unpack(f"<{ndim}I", reader.take(4 * ndim)))
     if code == _BIT:
         return torch.from_numpy(reader.read_bits(prod(shape))).reshape(shape)
     if code not in (_INT64, _FLOAT32):
-        raise WireError(f"an array has an unknown type: {code}")
+        raise WireError(f"an array of the message has an unknown type: {code}")
     size, numbers = (8, "<i8") if code == _INT64 else (4, "<f4")
     return torch.from_numpy(np.frombuffer(reader.take(size * prod(shape)), numbers).copy()).reshape(shape)
 
@@ -251,7 +251,7 @@ class Float32Codec:
         kind, payload = open_frame(
             _HEADER, blob, number, compute_starting_checksum(known) if number == Kind.SAME else 0
         )
-        reader = Reader(payload)
+        reader = PayloadReader(payload)
         arrays = tuple(_unpack_array(reader) for _ in range(count))
         reader.require_end()
         return Message(kind, arrays)

@@ -15,7 +15,7 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
-from fedlog.core.heads.mean_scatter import MeanScatter
+from fedlog.core.heads.mean_scatter import MeanScatterSums
 from fedlog.errors import InputError
 
 
@@ -100,20 +100,20 @@ def _convert_signs_to_votes(message: Message) -> tuple[Tensor, ...]:
     return (signs * 2 - 1) * has_vote, has_vote
 
 
-def _convert_means_to_scatter(message: Message) -> tuple[Tensor, ...]:
-    """One client's sums for `MeanScatter`, from its class means and counts."""
-    scatter = MeanScatter.from_means(*message.arrays)
+def _convert_means_to_scatter_sums(message: Message) -> tuple[Tensor, ...]:
+    """One client's part of `MeanScatterSums`, from its class means and counts."""
+    scatter = MeanScatterSums.from_means(*message.arrays)
     return scatter.sums, scatter.outer, scatter.holders
 
 
-_LIFTS: dict[Kind, Callable[[Message], tuple[Tensor, ...]]] = {
+_CONVERSIONS: dict[Kind, Callable[[Message], tuple[Tensor, ...]]] = {
     Kind.STATISTICS: _convert_to_float64,
     Kind.PARAMETERS: _multiply_by_records,
     Kind.MEANS: _convert_means_to_sums,
     Kind.MEASUREMENTS: _multiply_measurements_by_records,
     Kind.SIGNS: _convert_signs_to_votes,
     Kind.MOMENTS: _convert_to_float64,
-    Kind.CLASS_MEANS: _convert_means_to_scatter,
+    Kind.CLASS_MEANS: _convert_means_to_scatter_sums,
     Kind.MIXTURES: _convert_to_float64,
 }
 
@@ -124,13 +124,13 @@ def make_contribution(message: Message) -> Contribution:
     The conversion depends on the kind of message. For example, parameters are multiplied by the client's number of
     records, class means become sums, and signs become votes of +1 or -1.
     """
-    if message.kind not in _LIFTS:
+    if message.kind not in _CONVERSIONS:
         raise InputError(
             f"expected an upload that can be summed, found a message of kind: {message.kind.name}",
-            hint=f"`finish_exchange` must return one of {', '.join(kind.name for kind in _LIFTS)}",
+            hint=f"`finish_exchange` must return one of {', '.join(kind.name for kind in _CONVERSIONS)}",
         )
     make = JoinedContribution if message.kind is Kind.MIXTURES else Contribution
-    return make(_LIFTS[message.kind](message))
+    return make(_CONVERSIONS[message.kind](message))
 
 
 def add_contributions(contributions: Sequence[Contribution]) -> Contribution:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedlog.core.keys import Key
-from fedlog.wire.frame import Reader, WireError
+from fedlog.wire.frame import PayloadReader, WireError
 
 Floats = NDArray[np.float32]
 Rows = NDArray[np.bool_]  # which rows of a matrix are sent
@@ -32,7 +32,7 @@ class NumberFormat(Protocol):
     def pack(self, matrix: Floats, present: Rows, key: Key | None, signed: bool) -> bytes:
         """The bytes of the rows that the mask `present` marks; `signed` says whether some entry is negative."""
 
-    def unpack(self, reader: Reader, rows: int, columns: int, signed: bool) -> Floats:
+    def unpack(self, reader: PayloadReader, rows: int, columns: int, signed: bool) -> Floats:
         """Read a matrix with this number of rows and columns; `signed` must be the same as in `pack`."""
 
 
@@ -47,7 +47,7 @@ class Float32Numbers:
         """The bytes of the entries, little endian."""
         return matrix[present].astype("<f4").tobytes()
 
-    def unpack(self, reader: Reader, rows: int, columns: int, signed: bool) -> Floats:
+    def unpack(self, reader: PayloadReader, rows: int, columns: int, signed: bool) -> Floats:
         return np.frombuffer(reader.take(4 * rows * columns), "<f4").astype(np.float32).reshape(rows, columns)
 
 
@@ -66,7 +66,7 @@ class Float16Numbers:
         scaled: bytes = np.ldexp(sent, -exponents[:, None]).astype("<f2").tobytes()
         return bytes(exponents.astype("<i1").tobytes()) + scaled
 
-    def unpack(self, reader: Reader, rows: int, columns: int, signed: bool) -> Floats:
+    def unpack(self, reader: PayloadReader, rows: int, columns: int, signed: bool) -> Floats:
         exponents = np.frombuffer(reader.take(rows), "<i1").astype(np.int32)
         with np.errstate(invalid="ignore"):
             halves = np.frombuffer(reader.take(2 * rows * columns), "<f2").astype(np.float64).reshape(rows, columns)
@@ -116,7 +116,7 @@ class QuantisedNumbers:
         stored = (np.clip(codes, -top if signed else 0, top) + (top if signed else 0)).astype(np.uint8)
         return scales[present].astype("<u2").tobytes() + _pack_codes(stored[present].reshape(-1), self.bits)
 
-    def unpack(self, reader: Reader, rows: int, columns: int, signed: bool) -> Floats:
+    def unpack(self, reader: PayloadReader, rows: int, columns: int, signed: bool) -> Floats:
         if not rows:  # a forged number of columns would not be bounded by the bytes sent
             return np.zeros((0, columns), np.float32)
         blocks = -(-columns // BLOCK)
@@ -135,7 +135,10 @@ class QuantisedNumbers:
 
 
 def _clip_to_float32(values: NDArray[np.float64], finite: NDArray[np.bool_]) -> Floats:
-    """The values as float32; those that `finite` marks are clipped to its range, which rounding up can exceed."""
+    """The values as float32; those that `finite` marks are clipped to the range of float32.
+
+    They can exceed it because scales are rounded up. Other values stay infinite or NaN.
+    """
     limit = float(np.finfo(np.float32).max)
     with np.errstate(over="ignore", invalid="ignore"):
         return np.where(finite, np.clip(values, -limit, limit), values).astype(np.float32)
@@ -164,7 +167,7 @@ def _pack_codes(codes: NDArray[np.uint8], bits: int) -> bytes:
     return np.packbits(single.reshape(-1), bitorder="little").tobytes()
 
 
-def _unpack_codes(reader: Reader, count: int, bits: int) -> NDArray[np.uint8]:
+def _unpack_codes(reader: PayloadReader, count: int, bits: int) -> NDArray[np.uint8]:
     if bits == 8:
         return np.frombuffer(reader.take(count), np.uint8)
     single = reader.read_bits(count * bits).astype(np.uint8).reshape(count, bits)

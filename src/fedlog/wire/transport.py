@@ -16,7 +16,10 @@ from fedlog.wire.message import Kind, Message
 
 @dataclass(frozen=True)
 class Transport:
-    """The codec for each direction, and what may replace a whole message: a difference, some of its rows, or SAME."""
+    """The codec for each direction, and what may be sent instead of a whole message.
+
+    That is the difference to the last message, some of its rows, or only that it is unchanged (kind SAME).
+    """
 
     codec: str = "f32"
     codec_down: str | None = None
@@ -56,7 +59,7 @@ class Transport:
         return find_codec(self.codec_down or self.codec)
 
     @property
-    def differs_by_client(self) -> bool:
+    def broadcasts_differ_by_client(self) -> bool:
         """Whether different clients get different bytes for the same broadcast."""
         return self.differences or self.closed_world or self.skip_below is not None
 

@@ -83,7 +83,10 @@ class OneExchange(Algorithm):
         return {name: value for name, value in initial.items() if name != HEAD}
 
     def broadcast(self, server: Params) -> Message:
-        """The seed until the head is solved; then the head, or the summed moments if personal heads need them."""
+        """The head, or the summed moments if personal heads need them.
+
+        Until the head is solved, the seed of the initial model.
+        """
         if HEAD not in server:
             return Message(Kind.SEED, (server["seed"],))
         if self.personal and self.sends_moments_for_personal:
@@ -146,7 +149,7 @@ class OneExchange(Algorithm):
         return _convert_head_to_params(self.solve(moments, noise_std))
 
     def deploy(self, home: Params, received: Params) -> Params:
-        """The frozen body with the global head; with `classes = own` it predicts only the client's classes."""
+        """The frozen body with the global head; with `classes = own` the model predicts only the client's classes."""
         body = {name: value for name, value in home.items() if name not in AT_HOME}
         others = {name: received[name] for name in (QUADRATIC, SPREAD, NOISE) if name in received}
         return {**body, HEAD: self.restrict_to_own_classes(received[HEAD], home), **others}
@@ -186,7 +189,7 @@ class OneExchange(Algorithm):
         return self.solve_personal_head(own, received, strength) if own.statistics.total else None
 
     def _read_moments(self, params: Params, names: tuple[str, str]) -> Moments:
-        """The moments stored under these names: sums, and second moments if there are any."""
+        """The moments that `params` holds under these names: sums, and second moments if there are any."""
         arrays = tuple(params[name].to(torch.float64) for name in names if name in params)
         return Moments.from_arrays(arrays, self.detail)
 

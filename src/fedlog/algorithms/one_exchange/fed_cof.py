@@ -17,7 +17,7 @@ from torch import Tensor
 from fedlog.algorithms.interface import Exchange, FeatureSummary, Schedule, Work, WorkResult
 from fedlog.algorithms.one_exchange.base import OWN_SECOND, OWN_SUMS, SECOND, SUMS, OneExchange
 from fedlog.core.heads.mean_scatter import (
-    MeanScatter,
+    MeanScatterSums,
     estimate_gram,
     estimate_gram_of_client,
     solve_ridge_with_unit_rows,
@@ -61,7 +61,7 @@ class FedCOF(OneExchange):
 
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
         """The server's next state: the ridge head, estimated from all clients' class means."""
-        scatter = MeanScatter(*total.arrays)
+        scatter = MeanScatterSums(*total.arrays)
         if not float(scatter.sums[:, 0].sum()):
             return server
         gram = estimate_gram(scatter, self.gamma)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedlog.algorithms.one_exchange.base import OWN_SECOND, OWN_SUMS, OneExchange, to_float32
 from fedlog.algorithms.one_exchange.solved_heads import FedLDA, FedLogOnce, FedNCM, FedRidge
-from fedlog.core.heads.gaussian import QuadraticHead, find_needed_detail
+from fedlog.core.heads.gaussian import QuadraticHead, find_detail_for_head
 from fedlog.core.heads.personal import STRENGTHS
 from fedlog.core.stats import Detail, Moments
 from fedlog.models.body import HEAD, Params
@@ -34,7 +34,7 @@ class FedHeads(OneExchange):
 
     def __post_init__(self) -> None:
         for name in self.names:
-            find_needed_detail(name)
+            find_detail_for_head(name)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -54,7 +54,7 @@ class FedHeads(OneExchange):
     @property
     def detail(self) -> Detail:  # type: ignore[override]
         """Which second moments are summed: none, unless one of the heads needs them."""
-        needs = {find_needed_detail(name) for name in self.names}
+        needs = {find_detail_for_head(name) for name in self.names}
         return Detail.SECOND if Detail.SECOND in needs else Detail.MEANS
 
     def solve(self, moments: Moments, noise_std: float = 0.0) -> Tensor | QuadraticHead:
@@ -71,13 +71,13 @@ class FedHeads(OneExchange):
         return {**state, **others}
 
     def broadcast(self, server: Params) -> Message:
-        """All heads; before they are solved, the seed."""
+        """A message with all heads; until they are solved, one with the seed of the initial model."""
         if HEAD not in server:
             return Message(Kind.SEED, (server["seed"],))
         return Message(Kind.HEADS, (server[HEAD], *(server[f"{HEAD}.{name}"] for name in self.names[1:])))
 
     def receive(self, message: Message, known: Params) -> Params:
-        """Every head in the broadcast, by name."""
+        """Every head in the broadcast, by name; a head of zeros if the message holds only the seed."""
         if message.kind is Kind.SEED:
             return super().receive(message, known)
         first, *others = message.arrays

@@ -46,7 +46,7 @@ class FedRegression(OneExchange):
         return dict(zip(PARTS, head.arrays, strict=True))
 
     def broadcast(self, server: Params) -> Message:
-        """The posterior; before it is solved, the seed."""
+        """A message with the posterior; until it is solved, one with the seed of the initial model."""
         if HEAD not in server:
             return Message(Kind.SEED, (server["seed"],))
         return Message(Kind.NUMBER_HEAD, tuple(server[name] for name in PARTS))

@@ -98,7 +98,7 @@ class CCVR(HeadFromDrawnFeatures):
             covariance = scatters[y] / max(1.0, float(moments.statistics.counts[y]) - 1)
             key = Key(self.seed).child("ccvr", y)
             normal = torch.randn(self.drawn, moments.width, dtype=torch.float64, generator=key.torch())
-            features.append(means[y, 1:] + normal @ _square_root(covariance))
+            features.append(means[y, 1:] + normal @ _compute_square_root(covariance))
             labels.append(torch.full((self.drawn,), y))
         return torch.cat(features), torch.cat(labels)
 
@@ -162,11 +162,11 @@ class FedPFT(HeadFromDrawnFeatures):
         return draw_features(mixtures, labels, Key(self.seed).child("fedpft"))
 
     def observe(self, server: Params) -> dict[str, float]:
-        """Record no figures: the mixtures are not summed."""
+        """An empty dictionary: the server keeps no sums from which the records could be counted."""
         return {}
 
 
-def _square_root(covariance: Tensor) -> Tensor:
+def _compute_square_root(covariance: Tensor) -> Tensor:
     """The symmetric square root of a covariance, without directions whose variance is only rounding error.
 
     Eigenvectors times standard deviations would give the same distribution. But their signs and order depend on the

@@ -73,7 +73,7 @@ def solve_naive_bayes(moments: Moments, share: float = 0.0) -> QuadraticHead:
     _require_share(share)
     means, present = moments.statistics.means()
     counts = moments.statistics.counts
-    squares = moments.class_squares()
+    squares = moments.class_scatter_diagonals()
     safe = torch.where(present, counts, 1.0)[:, None]
     pooled = squares[present].sum(0) / counts[present].sum()
     variances = (1 - share) * squares / safe + share * pooled
@@ -97,10 +97,11 @@ def solve_quadratic_discriminant(
     of S. The second step shrinks towards a multiple of the identity by `share` (None: see `find_oracle_shrinkage`).
     """
     _require_share(towards_pooled)
-    if moments.n_class * moments.width**2 > MAX_QUADRATIC:
+    entries = moments.n_class * moments.width**2
+    if entries > MAX_QUADRATIC:
         raise InputError(
             f"a quadratic head has at most {MAX_QUADRATIC} entries (classes x features x features), "
-            f"found: {moments.n_class} classes and {moments.width} features",
+            f"found: {entries} ({moments.n_class} classes and {moments.width} features)",
             hint="project the features first: --project 64",
         )
     means, present = moments.statistics.means()
@@ -112,7 +113,7 @@ def solve_quadratic_discriminant(
         degrees = (1 - towards_pooled) * float(counts[y]) + towards_pooled * everyone
         mixed = ((1 - towards_pooled) * scatters[y] + towards_pooled * pooled) / degrees
         covariance = shrink_covariance(mixed, degrees, share)
-        precision = torch.cholesky_inverse(_factorise(covariance))
+        precision = torch.cholesky_inverse(_compute_cholesky_factor(covariance))
         mu = means[y, 1:]
         quadratic[y] = -precision / 2
         linear[y, 1:] = precision @ mu
@@ -121,7 +122,7 @@ def solve_quadratic_discriminant(
     return QuadraticHead(join_weights_and_bias(linear[:, 1:], linear[:, 0], present), quadratic)
 
 
-def find_needed_detail(head: str) -> Detail:
+def find_detail_for_head(head: str) -> Detail:
     """The second moments that the head of this name is computed from; InputError for an unknown name."""
     details = {"fedlog": Detail.MEANS, "ncm": Detail.MEANS, "lda": Detail.SECOND, "ridge": Detail.SECOND}
     if head not in details:
@@ -140,17 +141,19 @@ def _require_share(share: float) -> None:
         raise InputError(f"the share of the pooled covariance must be 0 to 1, found: {share}")
 
 
-def _factorise(matrix: Tensor) -> Tensor:
+def _compute_cholesky_factor(matrix: Tensor) -> Tensor:
+    """The lower Cholesky factor of a matrix; InputError if the matrix is not positive definite."""
     factor: Tensor
     factor, info = torch.linalg.cholesky_ex(matrix)
     if int(info):
         raise InputError(
             "the covariance of the features cannot be inverted: some feature is a combination of others",
-            hint="use more shrinkage, or fewer features with --project N",
+            hint="raise the option that regularises the head (`share`, `strength` or `gamma`), or use fewer features: "
+            "--project N",
         )
     return factor
 
 
 def solve_positive_definite(matrix: Tensor, right: Tensor) -> Tensor:
     """The solution x of matrix @ x = right; InputError if the matrix is not positive definite."""
-    return torch.cholesky_solve(right, _factorise(matrix))
+    return torch.cholesky_solve(right, _compute_cholesky_factor(matrix))

@@ -22,7 +22,7 @@ def fit_logistic(features: Tensor, labels: Tensor, n_class: int, penalty: float)
     x, centre, spread = _standardise(features)
     present = torch.bincount(labels, minlength=n_class) > 0
     start = torch.zeros(n_class, 1 + x.shape[1], dtype=torch.float64)
-    solved = _minimise(x, labels, present, start, lambda head: penalty / 2 * head[:, 1:].square().sum())
+    solved = _minimise_cross_entropy(x, labels, present, start, lambda head: penalty / 2 * head[:, 1:].square().sum())
     slope = solved[:, 1:] / spread
     return join_weights_and_bias(slope, solved[:, 0] - slope @ centre, present)
 
@@ -38,7 +38,9 @@ def fit_logistic_near_head(features: Tensor, labels: Tensor, head: Tensor, penal
     before = torch.where(known[:, None], head.to(torch.float64), 0.0)
     start = torch.cat([before[:, :1] + (before[:, 1:] @ centre)[:, None], before[:, 1:] * spread], dim=1)
     present = known | (torch.bincount(labels, minlength=len(head)) > 0)
-    solved = _minimise(x, labels, present, start, lambda moved: penalty / 2 * (moved - start).square().sum())
+    solved = _minimise_cross_entropy(
+        x, labels, present, start, lambda moved: penalty / 2 * (moved - start).square().sum()
+    )
     slope = solved[:, 1:] / spread
     return join_weights_and_bias(slope, solved[:, 0] - slope @ centre, present)
 
@@ -52,7 +54,9 @@ def _standardise(features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     return (x - centre) / spread, centre, spread
 
 
-def _minimise(x: Tensor, labels: Tensor, present: Tensor, start: Tensor, penalty: Callable[[Tensor], Tensor]) -> Tensor:
+def _minimise_cross_entropy(
+    x: Tensor, labels: Tensor, present: Tensor, start: Tensor, penalty: Callable[[Tensor], Tensor]
+) -> Tensor:
     """The head (n_class, 1 + w) with the lowest mean cross-entropy + penalty, among the classes that are present."""
     w = torch.ones(len(x), dtype=torch.float64) / len(x)
     head = start.clone().requires_grad_(True)

@@ -22,8 +22,8 @@ from fedlog.core.stats import Moments, Statistics
 
 
 @dataclass(frozen=True, eq=False)
-class MeanScatter:
-    """Sums over clients, from which the scatter of their class means is computed."""
+class MeanScatterSums:
+    """Three sums over clients, from which FedCOF computes how much the clients' class means scatter."""
 
     sums: Tensor
     """The class sums (n_class, 1 + w), with the counts in column 0."""
@@ -33,15 +33,15 @@ class MeanScatter:
     """How many clients hold records of each class, (n_class,)."""
 
     @staticmethod
-    def from_means(means: Tensor, counts: Tensor) -> MeanScatter:
+    def from_means(means: Tensor, counts: Tensor) -> MeanScatterSums:
         """The sums for a single client, from its class means (n_class, w) and counts (n_class,)."""
         means, counts = means.to(torch.float64), counts.to(torch.float64)
         outer = pack_triangle(means[:, :, None] * means[:, None, :]) * counts[:, None]
         sums = torch.cat([counts[:, None], means * counts[:, None]], dim=1)
-        return MeanScatter(sums, outer, (counts > 0).to(torch.float64))
+        return MeanScatterSums(sums, outer, (counts > 0).to(torch.float64))
 
 
-def estimate_gram(scatter: MeanScatter, gamma: float = 1.0) -> Tensor:
+def estimate_gram(scatter: MeanScatterSums, gamma: float = 1.0) -> Tensor:
     """The Gram matrix (w, w), estimated from the class means of all clients."""
     statistics = Statistics(scatter.sums)
     means, present = statistics.means()
@@ -57,7 +57,7 @@ def estimate_gram(scatter: MeanScatter, gamma: float = 1.0) -> Tensor:
 
 
 def estimate_gram_of_client(own: Moments, gamma: float = 1.0) -> Tensor:
-    """The Gram matrix (w, w) that FedCOF's formula gives for one client's records, taking each as a separate client."""
+    """The Gram matrix (w, w) that FedCOF's formula gives if each record of one client is taken as a separate client."""
     counts = own.statistics.counts
     centre = own.statistics.sums[:, 1:].sum(0) / own.statistics.total
     ridge = gamma * float((counts - 1).clamp_min(0).sum())

@@ -27,9 +27,9 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
-from fedlog.engine.protocol.client_store import FORMAT, START_ANEW, check_format
+from fedlog.engine.protocol.client_store import FORMAT, START_ANEW, check_checkpoint_format
 from fedlog.errors import InputError
-from fedlog.files.durable import sync_folder, write_file
+from fedlog.files.durable import sync_all_files, write_file
 from fedlog.models.body import Params
 from fedlog.wire.ledger import Ledger
 from fedlog.wire.message import Contribution, JoinedContribution
@@ -87,7 +87,7 @@ def write(folder: Path, state: ServerState, save_clients: Callable[[Path], None]
     if state.sums is not None:
         (part / SUMS).write_text(json.dumps(asdict(state.sums)))
     save_clients(part)
-    sync_folder(part)  # it must be on disk before the older checkpoint is deleted
+    sync_all_files(part)  # it must be on disk before the older checkpoint is deleted
     latest = {"folder": part.name, "round": state.round_number, "format": FORMAT}
     write_file(folder / LATEST, json.dumps(latest))
     for old in folder.glob("round-*"):
@@ -99,7 +99,7 @@ def read(folder: Path, load_clients: Callable[[Path], None]) -> ServerState:
     """Read the newest checkpoint and let `load_clients` read the clients' files; InputError if it cannot be used."""
     try:
         latest = json.loads((folder / LATEST).read_text())
-        check_format(folder, latest.get("format"))
+        check_checkpoint_format(folder, latest.get("format"))
         part = folder / latest["folder"]
         values = load_file(part / "server.safetensors")
         rows = [tuple(row) for row in json.loads((part / "ledger.json").read_text())]

@@ -178,14 +178,14 @@ def _read_client_file(path: Path) -> tuple[set[int], Params]:
     try:
         with safe_open(path, framework="pt") as file:
             about = file.metadata() or {}
-            check_format(path, int(about[FORMAT_ENTRY]) if FORMAT_ENTRY in about else None)
+            check_checkpoint_format(path, int(about[FORMAT_ENTRY]) if FORMAT_ENTRY in about else None)
             tensors = {entry: file.get_tensor(entry) for entry in file.keys()}  # noqa: SIM118 (not a mapping)
             return {int(client) for client in about[CLIENTS].split()}, tensors
     except (SafetensorError, ValueError, KeyError) as error:
         raise InputError(f"checkpoint file {path} is damaged: {error}", hint=START_ANEW) from error
 
 
-def check_format(path: Path, found: Any) -> None:
+def check_checkpoint_format(path: Path, found: Any) -> None:
     """Refuse a checkpoint, or a file of clients, whose format number is not that of this version of fedlog."""
     if found != FORMAT:
         raise InputError(

@@ -25,7 +25,7 @@ from fedlog.data.schema import compute_half_width
 from fedlog.engine.clients import Client
 from fedlog.engine.protocol.client_store import ClientStore, read_clients, write_clients
 from fedlog.engine.training.backends import Engine
-from fedlog.engine.training.tasks import CLOCK, Backend, FeatureRequest, Fit, Pool, Task
+from fedlog.engine.training.tasks import CLOCK, Backend, FeatureRequest, Fit, RecordPool, Task
 from fedlog.errors import RunError
 from fedlog.models.body import HEAD, QUADRATIC, SHIFT, Params, draw_initial_head, find_number_head, logits
 from fedlog.models.weights_file import name_weights_file, write_weights
@@ -97,7 +97,7 @@ class Cohort:
         return {**client.body.make_initial_params(key.child("body")), HEAD: head}
 
     def receive_broadcast(self, blob: bytes) -> None:
-        """Decode a broadcast that is the same for all clients, and store the parameters that it leads to."""
+        """Decode a broadcast that is the same for all clients, and update the received parameters by it."""
         self.store.received_params = self._algorithm.receive(
             self._transport.broadcast_codec.decode(blob), self.store.received_params
         )
@@ -222,7 +222,7 @@ class Cohort:
             if fit.moments:
                 self.store.moments[client.index, exchange.name] = _copy(fit.moments)
         trained = [fit.params for fit in fits]
-        requests = [FeatureRequest(c, p, Pool.TRAIN, c.train) for c, p in zip(group, trained, strict=True)]
+        requests = [FeatureRequest(c, p, RecordPool.TRAIN, c.train) for c, p in zip(group, trained, strict=True)]
         summaries = CLOCK.time_items("statistics", self._summarise(backend, requests, exchange))
         for client, work, params, summary in zip(group, works, trained, summaries, strict=True):
             if name := _find_not_finite(params):
@@ -317,7 +317,9 @@ class Cohort:
             if not candidates:
                 continue
             # One pass through the body is enough: candidates differ only in their heads.
-            (features,) = backend.compute_features([FeatureRequest(client, candidates[0][1], Pool.TRAIN, held_out)])
+            (features,) = backend.compute_features(
+                [FeatureRequest(client, candidates[0][1], RecordPool.TRAIN, held_out)]
+            )
             right = [
                 int((logits(features, _cast_head(model, features)).argmax(1) == labels[held_out]).sum())
                 for _, model in candidates
@@ -329,7 +331,7 @@ class Cohort:
     def _score(
         self, backend: Backend, group: list[Client], models: Mapping[int, Params], held_out: HeldOutRecords
     ) -> list[tuple[int, tuple[Score, ...]]]:
-        pool = Pool.TEST if held_out is HeldOutRecords.TEST else Pool.TRAIN
+        pool = RecordPool.TEST if held_out is HeldOutRecords.TEST else RecordPool.TRAIN
         labels = pool.find_records(self._federation).labels
         positions = {c.index: c.tests if held_out is HeldOutRecords.TEST else c.validations for c in group}
         requests = [FeatureRequest(c, models[c.index], pool, torch.cat(positions[c.index])) for c in group]

@@ -27,7 +27,11 @@ FORGOTTEN = ""  # in a checkpoint, in place of the digest of a broadcast
 
 @dataclass(frozen=True, eq=False)
 class LastBroadcast:
-    """The broadcast that a client decoded last; `digest` identifies its bytes and those of earlier ones."""
+    """The broadcast that a client decoded last.
+
+    `digest` is a hash of the digest before and the new bytes. Clients with equal digests have equal messages, so the
+    same difference suits them.
+    """
 
     digest: str
     message: Message

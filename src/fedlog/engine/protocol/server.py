@@ -17,7 +17,7 @@ from fedlog.engine.protocol.downlink import Downlink
 from fedlog.engine.protocol.share_caps import CappedClient, cap_shares, check_uploads_have_counts
 from fedlog.errors import InputError, RunError
 from fedlog.models.body import Params
-from fedlog.privacy.limits import Limits
+from fedlog.privacy.limits import UploadLimits
 from fedlog.privacy.protection import Protection
 from fedlog.wire.ledger import Direction, Ledger
 from fedlog.wire.message import Contribution, Kind, Message, add_contributions, make_contribution
@@ -46,7 +46,7 @@ class Server:
     refusals: list[tuple[int, RefusedUpload]] = field(default_factory=list)
     refused_share_allowed: float = 0.0
     protection: Protection | None = None
-    limits: Limits | None = None  # bounds on statistics, if there is a clip
+    limits: UploadLimits | None = None  # bounds on statistics, if there is a clip
     noise_key: Key = field(default_factory=lambda: Key(0))
     wire_key: Key = field(default_factory=lambda: Key(0))  # for codecs that round at random
     memory: Memory | None = None  # every client's last upload; None: a step sums only the uploads of its exchange
@@ -66,7 +66,7 @@ class Server:
         transport: Transport = PAPER_TRANSPORT,
         *,
         refused_share: float = 0.0,
-        limits: Limits | None = None,
+        limits: UploadLimits | None = None,
         remembers: bool = False,
         largest_share: float | None = None,
     ) -> Server:
@@ -95,7 +95,7 @@ class Server:
             wire_key=key.child("wire"),
             memory={} if remembers and algorithm.sums_last_uploads else None,
             transport=transport,
-            downlink=Downlink(transport, key.child("downlink")) if transport.differs_by_client else None,
+            downlink=Downlink(transport, key.child("downlink")) if transport.broadcasts_differ_by_client else None,
             largest_share=largest_share,
         )
 
@@ -218,14 +218,14 @@ class Server:
     def read_contribution(self, message: Message) -> Contribution:
         """What this upload adds to the sum of all uploads.
 
-        Secure sums over a network do not call this method: sites compute their contributions themselves.
+        In secure sums over a network, the sites compute the same before they mask it, so the server sees no upload.
         """
         found = make_contribution(message)
         return found if self.protection is None else self.protection.convert_to_feature_units(found)
 
 
 def make_upload_template(algorithm: Algorithm, exchange: Exchange, initial: Params, plan: ModelPlan) -> Message | None:
-    """An upload without data, which has the kind and shapes of all uploads of this exchange; None: no upload."""
+    """An upload without data, with the kind and shapes of all uploads of this exchange; None if it has no uploads."""
     received = algorithm.receive(algorithm.broadcast(algorithm.begin(Key(0))), {})
     home = algorithm.join(initial)
     work = algorithm.start_exchange(exchange.name, home, received)
@@ -253,7 +253,7 @@ def _check_against_template(message: Message, template: Message | None) -> None:
             raise InputError(f"array {number} ({kind}) has {_describe_type(array)}, expected: {_describe_type(like)}")
         if array.is_floating_point() and not bool(torch.isfinite(array).all()):
             entry = [int(at) for at in (~torch.isfinite(array)).nonzero()[0]]
-            raise InputError(f"entry {entry} of array {number} ({kind}) is not finite")
+            raise InputError(f"entry {entry} of array {number} ({kind}) is not finite: {float(array[tuple(entry)])}")
 
 
 def _check_counts(message: Message) -> None:
@@ -270,7 +270,8 @@ def _check_counts(message: Message) -> None:
         raise InputError(f"{owner} {entry} of {kind} has a negative count: {float(counts[entry]):g}")
     if message.kind is Kind.MIXTURES and bool((message.arrays[2] < 0).any()):
         entry = int((message.arrays[2] < 0).any(dim=1).nonzero()[0, 0])
-        raise InputError(f"Gaussian {entry} of {kind} has a negative variance")
+        variance = float(message.arrays[2][entry].min())
+        raise InputError(f"Gaussian {entry} of {kind} has a negative variance: {variance:g}")
     if by_class:
         of_nothing = (counts == 0) & (message.arrays[0] != 0).any(dim=1)
         if bool(of_nothing.any()):

@@ -27,7 +27,7 @@ from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import CLOCK, combine_times, set_learning_rates
 from fedlog.errors import InputError
 from fedlog.models.body import HEAD, Body, draw_initial_head
-from fedlog.privacy.limits import Limits
+from fedlog.privacy.limits import UploadLimits
 from fedlog.privacy.protection import Protection
 from fedlog.privacy.release_log import ReleaseRecorder
 from fedlog.settings.training import HeldOutRecords, Initialisation, RunSettings
@@ -87,7 +87,7 @@ class Simulation:
     settings: RunSettings
     protection: Protection | None = None
     secure: SecureSums | None = None
-    limits: Limits | None = None  # bounds on statistics, in a run with a clip and without privacy
+    limits: UploadLimits | None = None  # bounds on statistics, in a run with a clip and without privacy
     releases: ReleaseRecorder = field(default_factory=ReleaseRecorder)
     round_number: int = 0
     profiles: bool = False  # whether records have the seconds of each part of a round
@@ -99,7 +99,7 @@ class Simulation:
         transport = self.settings.transport
         self._key = key
         self._clients = list_clients(self.federation, self.bodies, self.algorithm)
-        self._check_start()
+        self._check_settings()
         # Before workers are forked, so that all use the backend that was chosen once.
         self.engine = self.engine.adapt_to_protection(self.protection).choose_backends(self.federation, self._clients)
         initial = {
@@ -136,14 +136,14 @@ class Simulation:
     def __exit__(self, *exception: object) -> None:
         self.stop()
 
-    def _check_start(self) -> None:
+    def _check_settings(self) -> None:
         """Refuse settings with which the run would fail later."""
-        for kind in self.settings.judge.parts:
+        for kind in self.settings.judge.kinds:
             held_out = [c.tests if kind is HeldOutRecords.TEST else c.validations for c in self._clients]
             if not any(len(part) for parts in held_out for part in parts):
                 hint = "hold out some training records: --validation-fraction 0.2"
                 raise InputError(
-                    f"no client has a {kind.value} record to measure accuracy on",
+                    f"data set {self.federation.name}: no client has a {kind.value} record to measure accuracy on",
                     hint=hint if kind is HeldOutRecords.VALIDATION else f"{hint} --judge validation",
                 )
         check_method_fits_labels(self.algorithm, numbers=self.federation.target_range is not None)
@@ -216,7 +216,7 @@ class Simulation:
         closing = self.algorithm.schedule.closing
         if not closing:
             return None
-        scores = self.workers.evaluate(self._all_client_numbers, self.settings.judge.parts[0], closing)
+        scores = self.workers.evaluate(self._all_client_numbers, self.settings.judge.kinds[0], closing)
         return [score.correct / score.records for score in _flatten(scores) if score.records]
 
     def save_models(self, folder: Path) -> None:
@@ -269,7 +269,7 @@ class Simulation:
         workers = self.workers.read_and_reset_times()
         return combine_times(seconds, CLOCK.read_and_reset(), workers)
 
-    def _broadcast(self, number: int, receivers: list[int]) -> None:
+    def _broadcast(self, round_number: int, receivers: list[int]) -> None:
         """Send the broadcast to these clients, and count its bits.
 
         If all clients get the same bytes, other clients get them too, uncounted, so that they can be evaluated.
@@ -277,46 +277,46 @@ class Simulation:
         downlink = self.server.downlink
         if downlink is None:
             with CLOCK.time("encode"):
-                blob = self.server.encode_and_count_broadcast(number, len(receivers))
+                blob = self.server.encode_and_count_broadcast(round_number, len(receivers))
             self.workers.receive_broadcast(blob)
             return
         names = {index: self._clients[index].name for index in receivers}
         unknown = [index for index, name in names.items() if not downlink.knows(name)]
         with CLOCK.time("encode"):
-            sent = self.server.encode_and_count_separate_broadcasts(downlink, number, list(names.values()))
+            sent = self.server.encode_and_count_separate_broadcasts(downlink, round_number, list(names.values()))
         self.workers.receive_own_broadcasts({index: sent[name] for index, name in names.items()}, unknown)
 
-    def _run_round(self, number: int) -> RoundRecord:
+    def _run_round(self, round_number: int) -> RoundRecord:
         if self.profiles:
             self._read_and_reset_times(0.0)  # the time between two rounds is not counted
         start = time.perf_counter()
-        participants = self.draw_participants(number)
+        participants = self.draw_participants(round_number)
         exchanges = self.algorithm.schedule.round
         for at, exchange in enumerate(exchanges):
             last = at == len(exchanges) - 1
-            receivers = self._find_receivers_after(number) if last else self._find_receivers(participants)
-            following = self._draw_participants_after(number) if last else participants
-            slowed = set_learning_rates(exchange, self.settings.optimiser, number, self.settings.rounds)
-            self._run_exchange(number, slowed, participants, receivers, following)
+            receivers = self._find_receivers_after_round(round_number) if last else self._find_receivers(participants)
+            following = self._draw_participants_after_round(round_number) if last else participants
+            slowed = set_learning_rates(exchange, self.settings.optimiser, round_number, self.settings.rounds)
+            self._run_exchange(round_number, slowed, participants, receivers, following)
         # The first scores give the accuracy; with --judge both, there are also scores on validation records.
-        parts = self.settings.judge.parts
-        scores, *validated = (_flatten(self.workers.evaluate(self._all_client_numbers, part)) for part in parts)
+        kinds = self.settings.judge.kinds
+        scores, *validated = (_flatten(self.workers.evaluate(self._all_client_numbers, kind)) for kind in kinds)
         measured = [score for score in scores if score.records]
         ledger = self.server.ledger
         seconds = time.perf_counter() - start
         return RoundRecord(
-            round=number,
+            round=round_number,
             accuracy_mean_over_clients=sum(score.correct / score.records for score in measured) / len(measured),
             correct_per_client=[score.correct for score in scores],
             records_per_client=[score.records for score in scores],
             participants=len(participants),
-            bits_up=ledger.sum_bits(Direction.UP, round_number=number),
-            bits_down=ledger.sum_bits(Direction.DOWN, round_number=number),
-            bits_by_kind=ledger.sum_bits_by_kind(number),
+            bits_up=ledger.sum_bits(Direction.UP, round_number=round_number),
+            bits_down=ledger.sum_bits(Direction.DOWN, round_number=round_number),
+            bits_by_kind=ledger.sum_bits_by_kind(round_number),
             observed=self._collect_observed_numbers(),
             # The opening exchange is recorded with round 1.
-            refused={r.client: r.reason for at, r in self.server.refusals if max(at, 1) == number},
-            capped={one.client: one.stated_share for at, one in self.server.capped if max(at, 1) == number},
+            refused={r.client: r.reason for at, r in self.server.refusals if max(at, 1) == round_number},
+            capped={one.client: one.stated_share for at, one in self.server.capped if max(at, 1) == round_number},
             seconds=seconds,
             seconds_by_part=self._read_and_reset_times(seconds) if self.profiles else {},
             rmse_per_client=[score.rmse for score in scores] if self.federation.target_range is not None else [],
@@ -329,44 +329,45 @@ class Simulation:
         sums = {} if self.secure is None else self.secure.read_and_reset_counts()
         return {**self.algorithm.observe(self.server.state), **kept, **sums}
 
-    def count_receivers(self, number: int) -> int:
+    def count_receivers(self, round_number: int) -> int:
         """How many clients get the last broadcast of a round: the next participants or, after the last round, all."""
-        return len(self._find_receivers_after(number))
+        return len(self._find_receivers_after_round(round_number))
 
-    def _find_receivers_after(self, number: int) -> list[int]:
-        return self._find_receivers(self._draw_participants_after(number) or self._all_client_numbers)
+    def _find_receivers_after_round(self, round_number: int) -> list[int]:
+        """The clients that get the last broadcast of this round; after the last round, these are all clients."""
+        return self._find_receivers(self._draw_participants_after_round(round_number) or self._all_client_numbers)
 
-    def _draw_participants_after(self, number: int) -> list[int]:
-        """The participants of the next round; none after the last round."""
-        return self.draw_participants(number + 1) if number < self.settings.rounds else []
+    def _draw_participants_after_round(self, round_number: int) -> list[int]:
+        """The participants of the round after this one; none after the last round."""
+        return self.draw_participants(round_number + 1) if round_number < self.settings.rounds else []
 
     def _find_receivers(self, following: list[int]) -> list[int]:
         """The clients that get a broadcast: all if the method asks for it, else `following`, the next participants."""
         return self._all_client_numbers if self.algorithm.schedule.audience is Audience.EVERYONE else following
 
     def _run_exchange(
-        self, number: int, exchange: Exchange, participants: list[int], receivers: list[int], following: list[int]
+        self, round_number: int, exchange: Exchange, participants: list[int], receivers: list[int], following: list[int]
     ) -> None:
-        self._record_releases(number, exchange)
-        uploads = self.workers.make_encoded_uploads(number, exchange, participants)
+        self._record_releases(round_number, exchange)
+        uploads = self.workers.make_encoded_uploads(round_number, exchange, participants)
         sent = [(index, blob) for index, blob in uploads if blob is not None]
         if not sent:
             return  # a method without communication
         with CLOCK.time("head"):
             if self.secure is None:
                 self.server.receive_uploads(
-                    number, exchange, [(self._clients[index].name, blob) for index, blob in sent]
+                    round_number, exchange, [(self._clients[index].name, blob) for index, blob in sent]
                 )
             else:
-                self.secure.receive_uploads(self.server, number, exchange, sent, following)
-        self._broadcast(number, receivers)
+                self.secure.receive_uploads(self.server, round_number, exchange, sent, following)
+        self._broadcast(round_number, receivers)
 
-    def _record_releases(self, number: int, exchange: Exchange) -> None:
+    def _record_releases(self, round_number: int, exchange: Exchange) -> None:
         """Record the privacy cost of this exchange before anything is sent; RunError if the budget is too small."""
         if self.protection is None:
             return
-        trained = self.protection.make_training_event(number, exchange.name) if exchange.phases else None
-        for upcoming in (trained, self.protection.make_release_event(number, exchange.name)):
+        trained = self.protection.make_training_event(round_number, exchange.name) if exchange.phases else None
+        for upcoming in (trained, self.protection.make_release_event(round_number, exchange.name)):
             if upcoming is not None:
                 self.releases.record(upcoming, self.protection.budget)
 

@@ -217,7 +217,7 @@ def split_by_work(clients: Sequence[Client], groups: int) -> list[list[Client]]:
 
 def _answer_calls(
     pipe: Connection,
-    others: list[Connection],
+    pipes_to_close: list[Connection],
     make: MakeCohort,
     clients: list[Client],
     threads: int,
@@ -225,7 +225,7 @@ def _answer_calls(
     """Run a worker process: call the methods of its cohort that the pipe asks for, until the pipe is closed."""
     # Ctrl-C reaches all processes, but the parent decides. Inherited pipes are closed, to notice a dead parent.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for other in others:
+    for other in pipes_to_close:
         other.close()
     torch.set_num_threads(threads)
     cohort: Cohort | None = None

@@ -40,7 +40,7 @@ CACHED_RECORDS = 16  # records of a client that are evaluated at once if more do
 
 @dataclass(frozen=True)
 class BackendDecision:
-    """The backend that trains a body, and the reason for it as text."""
+    """The backend chosen for a body, and the reason for it as text; never `AUTO`, which a user may ask for."""
 
     backend: BackendChoice
     reason: str
@@ -88,7 +88,7 @@ class Engine:
 
     def explain(self, body: Body) -> str:
         """One line that says which backend trains this body, and why."""
-        decision = self.decisions.get(body.name) or next(iter(self._list_possible(body)))
+        decision = self.decisions.get(body.name) or next(iter(self._list_possible_backends(body)))
         alone = self.clients_at_once == 1 and decision.backend is not BackendChoice.LOOP
         return f"body {body.name}: {decision.reason}{', each client alone' if alone else ''}"
 
@@ -128,7 +128,7 @@ class Engine:
 
     def _choose_backend(self, federation: Federation, clients: list[Client]) -> BackendDecision:
         body = clients[0].body
-        possible = self._list_possible(body)
+        possible = self._list_possible_backends(body)
         known = self.decisions.get(body.name)
         if known is not None and known.backend in [one.backend for one in possible]:
             return known
@@ -141,7 +141,7 @@ class Engine:
         times = ", ".join(f"{one.backend.value} {1000 * seconds[one.backend]:.2f}" for one in possible)
         return BackendDecision(fastest.backend, f"{fastest.reason} (fastest in a trial, ms a batch: {times})")
 
-    def _list_possible(self, body: Body) -> list[BackendDecision]:
+    def _list_possible_backends(self, body: Body) -> list[BackendDecision]:
         """The backends to choose from for this body, probably fastest first; only one if no speed trial is needed."""
         if self.dp_sgd is not None:
             return [_choose_loop_backend("DP-SGD needs the gradient of every record")]

@@ -100,7 +100,7 @@ class LoopBackend:
         return [self._train_one(task) for task in tasks]
 
     def compute_features(self, requests: Sequence[FeatureRequest]) -> list[Tensor]:
-        return [self._compute_one_request(request) for request in requests]
+        return [self._compute_requested_features(request) for request in requests]
 
     def _train_one(self, task: Task) -> Fit:
         params = {name: self._move_to_device(value).clone() for name, value in task.work.params.items()}
@@ -142,15 +142,15 @@ class LoopBackend:
             value.requires_grad_(True)
         for start in range(0, records, self._settings.batch_size):
             with CLOCK.time("gather"):
-                some = self._make_drawn_batch(task, draws, slice(start, start + self._settings.batch_size))
+                batch = self._make_batch_from_draws(task, draws, slice(start, start + self._settings.batch_size))
             with CLOCK.time("forward"):
-                features = self._compute_batch_features(task, params, some)
-                weights = features.new_full((len(some.labels),), 1 / len(some.labels))
-                dropped = self._body.apply_last_dropout(features, some.masks)
+                features = self._compute_batch_features(task, params, batch)
+                weights = features.new_full((len(batch.labels),), 1 / len(batch.labels))
+                dropped = self._body.apply_last_dropout(features, batch.masks)
                 seen = Batch(
                     features,
                     logits(dropped, params),
-                    some.labels,
+                    batch.labels,
                     weights,
                     phase.select_params_for_loss(params),
                     dropped,
@@ -166,18 +166,19 @@ class LoopBackend:
             value.requires_grad_(False)
         return carry
 
-    def _compute_batch_features(self, task: Task, params: Params, some: RecordBatch) -> Tensor:
+    def _compute_batch_features(self, task: Task, params: Params, batch: RecordBatch) -> Tensor:
         try:
-            return self._body.compute_features(params, some.inputs, some.masks)
+            return self._body.compute_features(params, batch.inputs, batch.masks)
         except ValueError as error:
             # A normalisation layer cannot be trained with a single value per channel.
-            size = len(some.labels)
+            size = len(batch.labels)
             raise RunError(
                 f"client {task.client.name}: body {self._body.name} cannot train on a batch of {size}: {error}",
-                hint="choose another batch size, or a body without batch normalisation",
+                hint="choose another --batch-size, or a body without batch normalisation",
             ) from error
 
-    def _make_drawn_batch(self, task: Task, draws: EpochDraws, at: slice) -> RecordBatch:
+    def _make_batch_from_draws(self, task: Task, draws: EpochDraws, at: slice) -> RecordBatch:
+        """The batch of the records at the places `at` of the drawn order, with the drawn dropout masks and crops."""
         positions = task.client.train[draws.order[at]]
         raw = self._federation.train.inputs[positions]
         transform = self._federation.transform
@@ -193,10 +194,10 @@ class LoopBackend:
     def make_batch(self, task: Task, chosen: Tensor, key: Key) -> RecordBatch:
         """A batch of the client's records at the positions `chosen`, with new dropout masks and crops."""
         draws = draw_epoch(key, len(chosen), self._body, self._federation.transform, self._settings.dtype)
-        return self._make_drawn_batch(task, replace(draws, order=chosen), slice(None))
+        return self._make_batch_from_draws(task, replace(draws, order=chosen), slice(None))
 
     @torch.no_grad()
-    def _compute_one_request(self, request: FeatureRequest) -> Tensor:
+    def _compute_requested_features(self, request: FeatureRequest) -> Tensor:
         if not len(request.positions):  # some layers, such as InstanceNorm, do not take a batch of no records
             return torch.zeros(0, self._body.width, dtype=self._settings.dtype)
         params = {name: self._move_to_device(value) for name, value in request.params.items()}

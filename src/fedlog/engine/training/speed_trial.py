@@ -23,6 +23,7 @@ import fedlog
 from fedlog.algorithms.interface import EVERYTHING, Phase, Work, cross_entropy
 from fedlog.core.keys import Key
 from fedlog.engine.clients import Client
+from fedlog.engine.software import find_processor
 from fedlog.engine.training.block import library
 from fedlog.engine.training.block.trace import trace
 from fedlog.engine.training.tasks import Backend, Settings, Task
@@ -43,7 +44,7 @@ def measure_backends(
     body: Body, clients: list[Client], settings: Settings, n_class: int, backends: Mapping[str, MakeBackend]
 ) -> dict[str, float]:
     """The seconds that each backend takes for one batch of one client, from the cache or from a new trial."""
-    key = _make_key(body, len(clients), settings, n_class, list(backends))
+    key = _make_cache_key(body, len(clients), settings, n_class, list(backends))
     remembered = _read_cache().get(key)
     if not _has_seconds_of(remembered, backends):
         remembered = _run_trial(body, clients, settings, n_class, backends)
@@ -51,9 +52,9 @@ def measure_backends(
     return {kind: remembered[kind] for kind in backends}
 
 
-def _has_seconds_of(remembered: object, kinds: Iterable[str]) -> TypeGuard[dict[str, float]]:
+def _has_seconds_of(remembered: object, backend_names: Iterable[str]) -> TypeGuard[dict[str, float]]:
     """Whether an entry of the cache has the seconds of all these backends: a damaged file can still be JSON."""
-    return isinstance(remembered, dict) and all(isinstance(remembered.get(kind), float) for kind in kinds)
+    return isinstance(remembered, dict) and all(isinstance(remembered.get(kind), float) for kind in backend_names)
 
 
 def _run_trial(
@@ -83,7 +84,7 @@ def _run_trial(
     return best
 
 
-def _make_key(body: Body, clients: int, settings: Settings, n_class: int, kinds: list[str]) -> str:
+def _make_cache_key(body: Body, clients: int, settings: Settings, n_class: int, backend_names: list[str]) -> str:
     """A digest of everything that the backends' seconds depend on."""
     # Modules of one structure can compute different things in `forward`, which their text does not show.
     operations = trace(body.training_module, body.input_shape) or []
@@ -102,22 +103,14 @@ def _make_key(body: Body, clients: int, settings: Settings, n_class: int, kinds:
     ]
     machine = [
         platform.machine(),
-        _get_processor_name(),
+        find_processor(),
         os.cpu_count(),
         library.name_instruction_set(),
         torch.get_num_threads(),
     ]
     code = [torch.__version__, fedlog.__version__, library.compute_library_digest()]
-    everything = json.dumps([architecture, sizes, machine, code, kinds])
+    everything = json.dumps([architecture, sizes, machine, code, backend_names])
     return hashlib.sha256(everything.encode()).hexdigest()[:32]
-
-
-def _get_processor_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), "")
 
 
 def locate_cache_file() -> Path:

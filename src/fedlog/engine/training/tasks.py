@@ -53,15 +53,15 @@ class Fit:
     """Adam's moments by phase; empty unless they last for the whole run."""
 
 
-class Pool(Enum):
-    """The pool of records that positions refer to: training records or test records."""
+class RecordPool(Enum):
+    """The records that positions refer to: test records, or all others (for training and validation)."""
 
     TRAIN = "train"
     TEST = "test"
 
     def find_records(self, federation: Federation) -> Records:
         """The records of this pool in the federation."""
-        return federation.train if self is Pool.TRAIN else federation.test
+        return federation.train if self is RecordPool.TRAIN else federation.test
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,7 +70,7 @@ class FeatureRequest:
 
     client: Client
     params: Params
-    pool: Pool
+    pool: RecordPool
     positions: Tensor
 
 

@@ -43,12 +43,12 @@ class Advice:
 
 def advise(findings: Findings, worth: float = WORTH) -> Advice:
     """Advise whether to federate, from validation rows only; a gain below `worth` does not pay for a federation."""
-    if findings.local_label is None or not findings.candidates:
+    if findings.local_label is None or not findings.federated_labels:
         what = "training alone" if findings.local_label is None else "a federated method"
         return Advice(AdviceKind.UNCLEAR, f"No advice: {what} was not run, or failed.", "")
     # A gain is claimed if the lower end is above 0, for the best of several methods: hence the factors 2 and 1 / count.
-    confidence = 1 - 2 * FALSE_CLAIM_RATE / len(findings.candidates)
-    found = {label: findings.estimate_gain(label, "validation", confidence) for label in findings.candidates}
+    confidence = 1 - 2 * FALSE_CLAIM_RATE / len(findings.federated_labels)
+    found = {label: findings.estimate_gain(label, "validation", confidence) for label in findings.federated_labels}
     gains = {label: gain for label, gain in found.items() if gain is not None}
     if not gains:
         return Advice(AdviceKind.UNCLEAR, "No advice: no site has validation rows.", "")

@@ -156,7 +156,7 @@ class Findings:
 
     @cached_property
     def hold_out_scheme(self) -> HoldOutScheme:
-        """Whether each repetition holds out different rows, and the ratio of held-out to training rows."""
+        """How the repetitions (seeds) of this comparison hold out rows."""
         first = self.find_runs_by_seed(self.labels[0])
         digests = {run.spec.data_sha256 for run in first.values()}
         scores = next(iter(first.values())).scores
@@ -172,13 +172,16 @@ class Findings:
 
     @cached_property
     def local_label(self) -> str | None:
-        """The label of training alone (of several, the best on validation rows); None if there is none."""
+        """The label of the variant that trains alone; None if there is none.
+
+        If several variants train alone, it is the one with the best accuracy on validation rows.
+        """
         found = [label for label in self.labels if self.find_method(label) == LOCAL]
         means = {label: fmean(self._average_by_seed(label, "validation").values() or [0.0]) for label in found}
         return max(means, key=means.__getitem__, default=None)
 
     @property
-    def candidates(self) -> tuple[str, ...]:
+    def federated_labels(self) -> tuple[str, ...]:
         """The labels of the federated variants: all except training alone and training on pooled rows."""
         return tuple(label for label in self.labels if self.find_method(label) not in REFERENCES)
 

@@ -32,10 +32,10 @@ def read_findings(data: str, runs: Sequence[ComparedRun], failed: Mapping[str, s
     if not kept:
         reasons = "; ".join(dict.fromkeys(failed.values()))  # each reason once
         if not reasons:
-            raise InputError("no run of the comparison has finished", hint="run the comparison first")
+            raise InputError(f"no run of the comparison on {data} has finished", hint="run the comparison first")
         raise InputError(
-            f"no run of the comparison finished: {reasons}",
-            hint="correct the cause, then run the comparison again",
+            f"no run of the comparison on {data} has finished; errors: {reasons}",
+            hint="correct the cause of the errors, then run the comparison again",
         )
     return Findings(data, kept, dict(failed))
 

@@ -7,8 +7,9 @@ cross-validation, and their spread over the rows gives the interval. It rests on
   row are not independent, so a row counts once, with the mean of its values.
 - Exchanging a few training rows changes the predictions for other rows little. Under this stability the variance over
   rows is right for the models that were scored (Bayle, Bayle, Janson and Mackey 2020).
-- Repetitions also differ by initial parameters and batches. This second variance is added if the choice of rows does
-  not explain how far repetitions differ, and always if every repetition scores the same rows.
+- Repetitions also differ by initial parameters and batches. The variance that these cause is added to that over rows
+  if the choice of rows does not explain how far repetitions differ. It is always added if every repetition scores the
+  same rows.
 - A few rows that all agree do not prove that every row would. So pseudo-observations widen the interval: two for a
   difference (Agresti and Min 2005) and four for a share.
 """
@@ -32,7 +33,7 @@ RULE_OF_THREE = 3.0  # if n rows show no difference, up to 3/n of all rows may s
 
 @dataclass(frozen=True)
 class HoldOutScheme:
-    """Whether each repetition (seed) holds out different rows, and the ratio of held-out to training rows."""
+    """How repetitions (seeds) hold out rows: whether each holds out different rows, and the ratio to training rows."""
 
     redrawn: bool  # whether the repetitions hold out different rows
     held_out_ratio: float  # held-out rows divided by training rows
@@ -47,7 +48,8 @@ def estimate_from_repetitions(
     3 / `predictions`, because a few predictions that agree do not prove that all would.
 
     Repetitions that hold out different rows still share most of their training rows, so their spread is too small.
-    Nadeau and Bengio (2003) correct it: with J repetitions, the ratio of held-out to training rows is added to 1/J.
+    Nadeau and Bengio (2003) correct it: if J values have the variance v, that of their mean is v * (1/J + r) instead of
+    v / J, where r is the ratio of held-out to training rows.
     """
     mean = Mean.from_values(values)
     if mean.error is None:

@@ -68,7 +68,7 @@ class VariantChoices:
 
 
 def make_variants(common: RunSpec, choices: VariantChoices) -> list[TableRow]:
-    """Make a variant, as a table row, of each combination; methods that send nothing get only the first codec.
+    """Make a variant (a table row) for each combination; methods that send nothing get only the first codec.
 
     `common` has the settings that all variants share.
     """
@@ -166,8 +166,8 @@ def list_runs(variants: Sequence[TableRow], seeds: Sequence[int], out: Path) -> 
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise InputError(
-            f"several variants of a method would share a folder: {', '.join(twice)}",
-            hint="give each recipe a different name",
+            f"each of these run folders would belong to several variants of a method: {', '.join(twice)}",
+            hint="give recipes names that differ in letters or digits, and each codec and body only once",
         )
     return [ComparedRun(variant, seed, out / variant.name / f"seed-{seed}") for seed in seeds for variant in variants]
 

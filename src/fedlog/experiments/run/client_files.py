@@ -50,7 +50,7 @@ class PlanePoint:
 
 
 @dataclass(frozen=True)
-class Geometry:
+class ClassMeansPlane:
     """The plane in which the class means differ most, with each client's class means and the common head's rows.
 
     `shown` is the share of the means' variance that lies in the plane.
@@ -82,8 +82,7 @@ def read_client_descriptions(folder: Path) -> dict[str, ClientDescription]:
 def write_geometry(folder: Path, models: Path, simulation: Simulation) -> None:
     """Write `geometry.json`: the class means of the clients' finished models and the head's rows, as points in a plane.
 
-    Write nothing for a run that predicts a number. Write nothing for a private run either: its guarantee would not
-    cover the means.
+    Skip runs that predict a number, and private runs, because their guarantee would not cover the means.
     """
     federation = simulation.federation
     if simulation.protection is not None or federation.target_range is not None:
@@ -115,7 +114,9 @@ def _compute_class_means(simulation: Simulation, client: int, weights: Path) -> 
     ]
 
 
-def project_means(means: Sequence[tuple[str, str, Tensor]], head: Tensor | None, classes: Sequence[str]) -> Geometry:
+def project_means(
+    means: Sequence[tuple[str, str, Tensor]], head: Tensor | None, classes: Sequence[str]
+) -> ClassMeansPlane:
     """Project the class means and the head's rows onto the plane in which the means differ most."""
     points = torch.stack([mean for _, _, mean in means])
     centred = points - points.mean(0)
@@ -137,7 +138,7 @@ def project_means(means: Sequence[tuple[str, str, Tensor]], head: Tensor | None,
         ]
     drawn = [PlanePoint(c, label, *_convert_to_rounded_pair(p)) for (c, label, _), p in zip(means, placed, strict=True)]
     shown = float(variance[:2].sum() / variance.sum().clamp_min(1e-300))
-    return Geometry(round(shown, 4), drawn, rows, len({client for client, _, _ in means}))
+    return ClassMeansPlane(round(shown, 4), drawn, rows, len({client for client, _, _ in means}))
 
 
 def _pad_to_pairs(values: Tensor) -> Tensor:
@@ -149,6 +150,6 @@ def _convert_to_rounded_pair(pair: Tensor) -> tuple[float, float]:
     return float(f"{float(pair[0]):.4g}"), float(f"{float(pair[1]):.4g}")
 
 
-def read_geometry(folder: Path) -> Geometry | None:
+def read_geometry(folder: Path) -> ClassMeansPlane | None:
     """Read `geometry.json` of a run; None if the run has none."""
-    return records.read_json_file_as(folder / GEOMETRY, Geometry, "the class means")
+    return records.read_json_file_as(folder / GEOMETRY, ClassMeansPlane, "the class means")

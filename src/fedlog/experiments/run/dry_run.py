@@ -104,7 +104,10 @@ def forecast_cost(spec: RunSpec, progress: Progress | None = None) -> Forecast:
 def _describe_certainty_of_bits(spec: RunSpec) -> str:
     """Return `exact`, or the reason why the forecast of bits is not exact."""
     transport = spec.transport
-    if transport.differs_by_client or "zstd" in f"{transport.upload_codec.name}+{transport.broadcast_codec.name}":
+    if (
+        transport.broadcasts_differ_by_client
+        or "zstd" in f"{transport.upload_codec.name}+{transport.broadcast_codec.name}"
+    ):
         return "about: the length of a message depends on its content"
     if spec.aggregation is None:
         return "exact"

@@ -50,28 +50,28 @@ SECONDS_TO_WAIT_FOR_LOCK = 10.0
 CONFIG, RECORDS, SUMMARY, MODELS = "config.json", "records.jsonl", "summary.json", "models"
 
 
-class KeptFiles(Enum):
+class RunFilesToKeep(Enum):
     """Which files of a finished run are kept in addition to its configuration and summary."""
 
-    MODELS = "records and models"
-    RECORDS = "records only"
+    RECORDS_AND_MODELS = "records and models"
+    RECORDS_ONLY = "records only"
 
 
 def execute(
     spec: RunSpec,
     folder: Path,
     callbacks: Sequence[Callback] = (),
-    keep: KeptFiles = KeptFiles.MODELS,
+    keep: RunFilesToKeep = RunFilesToKeep.RECORDS_AND_MODELS,
     federation: Federation | None = None,
     seconds_between_checkpoints: float = 0.0,
     load: Callable[[DataSpec], Federation] = load_federation,
 ) -> Summary:
     """Run the specification in the folder, or continue from its checkpoint; write the summary there and return it.
 
-    Data that the user can change are read first, with `load`, because a run on other data is another run: a folder
-    that holds such a run is refused. A checkpoint is written at the end of a round if `seconds_between_checkpoints`
-    have passed since the last one. A private run writes one after every round, because repeating a round would release
-    its statistics again.
+    A folder with a run on other data is refused. So data that the user can change are read first, with `load`, even if
+    the run is finished. A checkpoint is written at the end of a round if `seconds_between_checkpoints` have passed
+    since the last one. A private run writes one after every round, because repeating a round would release its
+    statistics again.
     """
     run = resolve(spec, federation)
     if federation is not None:
@@ -107,7 +107,7 @@ def _run_in_folder(
     federation: Federation | None,
     folder: Path,
     callbacks: Sequence[Callback],
-    keep: KeptFiles,
+    keep: RunFilesToKeep,
     made: list[Path],
     seconds_between_checkpoints: float,
 ) -> Summary:
@@ -129,21 +129,21 @@ def _run_in_folder(
     try:
         with _explain_write_errors(folder):
             _write_config(folder, spec, simulation)
-            if keep is KeptFiles.MODELS:
+            if keep is RunFilesToKeep.RECORDS_AND_MODELS:
                 write_client_descriptions(folder, simulation.federation, simulation.bodies)
             done = _restore_checkpoint(simulation, folder)
             privacy.start_release_log(simulation, folder)
         for callback in callbacks:
             callback.run_began(RunStart(run, simulation, tuple(done)))
-        ended_early = None
+        reason_for_early_end = None
         try:
             for record in _run_rounds(simulation, folder, done, seconds_between_checkpoints):
                 for callback in callbacks:
                     callback.round_ended(record)
         except BudgetSpentError as error:
-            ended_early = _go_back_to_last_round(simulation, folder, error)
+            reason_for_early_end = _go_back_to_last_round(simulation, folder, error)
         with _explain_write_errors(folder):
-            return _finish_run(spec, simulation, folder, keep, ended_early)
+            return _finish_run(spec, simulation, folder, keep, reason_for_early_end)
     finally:
         simulation.stop()
 
@@ -306,11 +306,11 @@ def _save_models(spec: RunSpec, simulation: Simulation, folder: Path) -> None:
 
 
 def _finish_run(
-    spec: RunSpec, simulation: Simulation, folder: Path, keep: KeptFiles, ended_early: str | None = None
+    spec: RunSpec, simulation: Simulation, folder: Path, keep: RunFilesToKeep, reason_for_early_end: str | None = None
 ) -> Summary:
     """Write the models and the summary, and delete the checkpoint."""
     closed = simulation.evaluate_after_closing()
-    if keep is KeptFiles.MODELS:
+    if keep is RunFilesToKeep.RECORDS_AND_MODELS:
         _save_models(spec, simulation, folder)
     lines = records.read_rounds(folder / RECORDS)
     best = max(lines, key=lambda record: record.accuracy_mean_over_clients)
@@ -332,7 +332,7 @@ def _finish_run(
         run_dir=str(folder),
         made_with=list_software_versions(),
         bits_opening=ledger.sum_bits_by_kind(0),
-        privacy=privacy.summarise_privacy(folder, lines, ended_early),
+        privacy=privacy.summarise_privacy(folder, lines, reason_for_early_end),
         uploads_refused=sum(len(record.refused) for record in lines),
         clients=list(simulation.federation.clients),
         regression=_describe_regression(lines[-1], simulation.federation.target_range),

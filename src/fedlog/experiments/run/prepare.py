@@ -106,13 +106,17 @@ def make_bodies(spec: RunSpec, federation: Federation) -> list[Body]:
 
 
 def _check_own_bodies(own: Mapping[str, str], common: Sequence[str], clients: Sequence[str]) -> None:
-    """Check bodies of which some are given for a client (`north=cnn`).
+    """Check the bodies of a run in which some clients have a body of their own (`own`, from `north=cnn`).
 
-    Refuse unknown clients, clients without a body, and several bodies that are not given for a client.
+    Refuse unknown clients, clients without a body, and more than one body for all other clients (`common`).
     """
     hint = f"--body CLIENT=NAME for each of {', '.join(clients[:10])}"
     if len(common) > 1:
-        raise InputError(f"--body: expected at most one body beside CLIENT=NAME, found: {', '.join(common)}", hint=hint)
+        raise InputError(
+            "--body: if some clients have a body of their own (CLIENT=NAME), all others must share one body, found: "
+            f"{', '.join(common)}",
+            hint=hint,
+        )
     if unknown := [name for name in own if name not in clients]:
         raise InputError(f"--body is given for clients that do not exist: {', '.join(unknown)}", hint=hint)
     missing = [name for name in clients if name not in own]

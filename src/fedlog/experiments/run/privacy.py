@@ -36,7 +36,7 @@ def make_run_protection(run: ResolvedRun, algorithm: Algorithm, plan: ModelPlan,
 
         require_opacus()
         training = run.dp_sgd.plan_training(run.promise, algorithm, plan, run.settings.rounds)
-    honest = 1 if run.sums is None else _count_required_survivors(run.sums, run.settings, clients)
+    honest = 1 if run.sums is None else _count_honest_clients_needed(run.sums, run.settings, clients)
     protection = plan_protection(
         run.promise,
         algorithm,
@@ -58,11 +58,11 @@ def make_secure_sums(run: ResolvedRun, protection: Protection | None, clients: i
 
     rate = run.sums.dropout_rate
     silent = None if rate is None else SimulatedDropouts(rate, Key(run.settings.seed).child("dropouts"))
-    return SecureSums(protection, _count_required_survivors(run.sums, run.settings, clients), silent)
+    return SecureSums(protection, _count_honest_clients_needed(run.sums, run.settings, clients), silent)
 
 
-def _count_required_survivors(sums: SecureSumSettings, settings: RunSettings, clients: int) -> int:
-    """Return how many clients must stay to the end of each round's secure sum."""
+def _count_honest_clients_needed(sums: SecureSumSettings, settings: RunSettings, clients: int) -> int:
+    """Return how many honest clients must stay to the end of each round's secure sum."""
     return choose_fewest_honest_survivors(sums.honest, max(1, round(settings.participation * clients)))
 
 
@@ -118,7 +118,7 @@ def start_release_log(simulation: Simulation, folder: Path) -> None:
 
 
 def summarise_privacy(
-    folder: Path, rounds: Sequence[RoundRecord], ended_early: str | None = None
+    folder: Path, rounds: Sequence[RoundRecord], reason_for_early_end: str | None = None
 ) -> dict[str, Any] | None:
     """Describe the privacy guarantee, budget and caveats of the folder's run as JSON values; None if not private."""
     if not (folder / FILE_NAME).exists():
@@ -129,6 +129,10 @@ def summarise_privacy(
     budget = {"epsilon": log.budget.epsilon, "delta": log.budget.delta}
     kept = int(sum(record.observed.get("kept_old_head", 0.0) for record in rounds))
     kept_heads = f"{kept} of {len(rounds)} rounds kept the old head: the noisy count was below twice its own noise"
-    caveats = [*spending.caveats, *([kept_heads] if kept else []), *([ended_early] if ended_early else [])]
+    caveats = [
+        *spending.caveats,
+        *([kept_heads] if kept else []),
+        *([reason_for_early_end] if reason_for_early_end else []),
+    ]
     spent = {"budget": budget, "rounds_with_old_head": kept, "caveats": caveats, "accuracies": OUTSIDE_THE_PROTOCOL}
     return {**stated, **spent}

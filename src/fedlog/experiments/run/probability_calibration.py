@@ -1,4 +1,6 @@
-"""Measure how well calibrated the probabilities of a run's models are, for frozen bodies, in `calibration.json`.
+"""Measure how well calibrated the probabilities of a run's models are, and write this to `calibration.json`.
+
+Only runs with frozen bodies have this file.
 
 Three kinds of probabilities are measured on the test records of all clients together: the plain softmax; the softmax
 after a temperature that each client fits on its validation records, if it has some; and, for FedLog's head, the Laplace
@@ -69,8 +71,7 @@ class RunCalibration:
 def write_calibration(folder: Path, models: Path, simulation: Simulation) -> None:
     """Measure how well calibrated the clients' finished models are, and write `calibration.json`.
 
-    Write nothing for a run that predicts a number. Write nothing for a private run either: its guarantee would not
-    cover what the file says.
+    Skip runs that predict a number, and private runs, because their guarantee would not cover what the file says.
     """
     federation = simulation.federation
     if simulation.protection is not None or federation.target_range is not None:

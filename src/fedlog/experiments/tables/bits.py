@@ -35,6 +35,7 @@ WAYS_OF_SENDING: dict[str, RunSpec] = {
 OTHER_METHODS = ("fedproto", "lg-fedavg-1", "fedavg")
 WAYS_OF_OTHER_METHODS = ("f32", "rows+q8", "q8-up-q4-differences")
 SHARES = (0.1, 0.3)  # shares of the clients that take part in a round
+# What the server keeps of earlier rounds: FedLog's option `carry`, or None for every client's last statistics.
 SERVER_KEEPS = {"memory": None, "carry-0.5": 0.5, "carry-0.9": 0.9, "neither": 0.0}
 
 
@@ -64,7 +65,7 @@ def _make_codec_experiment(data: str, codecs: tuple[str, ...], methods: tuple[st
 
 
 def _make_participation_experiment() -> Experiment:
-    """Make an experiment that compares what the server keeps of earlier rounds, if clients skip some rounds."""
+    """Make an experiment in which clients skip rounds, with a row for each of the `SHARES` and `SERVER_KEEPS`."""
     rows = []
     for share in SHARES:
         for name, carry in SERVER_KEEPS.items():

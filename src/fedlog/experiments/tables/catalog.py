@@ -49,7 +49,7 @@ def find_experiment(name: str) -> Experiment:
 
 
 def list_experiments_with_versions(results: Path) -> list[Experiment]:
-    """List all experiments; after each come its versions with other numbers of rounds that the results folder has."""
+    """List all experiments, each followed by its versions in the results folder that have another number of rounds."""
     found = []
     for experiment in EXPERIMENTS.values():
         found.append(experiment)

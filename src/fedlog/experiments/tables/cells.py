@@ -120,7 +120,7 @@ class Experiment:
     @property
     def judged_on(self) -> str:
         """The held-out records that accuracies are measured on: `test` or `validation`."""
-        return self.rows[0].spec.judge.parts[0].value
+        return self.rows[0].spec.judge.kinds[0].value
 
 
 class CellState(Enum):
@@ -153,7 +153,10 @@ class Cell:
 
     @property
     def record_count(self) -> int:
-        """How many records a finished cell has: one for each round (in the synthetic experiment, for each epoch)."""
+        """How many lines `records_file` has when the cell is finished: one for each round.
+
+        In the synthetic experiment there is one for each number of local iterations.
+        """
         if self.experiment.kind is ExperimentKind.SYNTHETIC:
             return int(self.spec.options["epochs"])
         return self.spec.rounds or 0

@@ -56,7 +56,7 @@ class RunResult:
         )
 
     @property
-    def bits_by_round(self) -> list[int]:
+    def bits_so_far_by_round(self) -> list[int]:
         """The bits sent by the end of each round, up and down together, with those sent before round 1."""
         return count_bits_so_far(self.rounds, sum(self.bits_before_round_1))
 
@@ -84,8 +84,8 @@ VERIFIED = "verified.json"
 
 
 @dataclass(frozen=True)
-class Verification:
-    """The outcome of `fedlog reproduce --verify` for one run: how many rounds ran again, and the first that differs."""
+class VerificationResult:
+    """What `fedlog reproduce --verify` found for one run: how many rounds ran again, and the first that differs."""
 
     rounds: int
     first_difference: int | None  # the first round with other results; None if all rounds repeat
@@ -94,9 +94,9 @@ class Verification:
     processor_of_record: str = ""
 
 
-def read_verifications(folder: Path) -> dict[str, Verification]:
-    """Read the outcome of each run of an experiment that was verified, by `ROW/seed-N`; empty if none was."""
-    return records.read_json_file_as(folder / VERIFIED, dict[str, Verification], "the verification") or {}
+def read_verification_results(folder: Path) -> dict[str, VerificationResult]:
+    """Read the results for all runs of an experiment that were verified, by `ROW/seed-N`; empty if none was."""
+    return records.read_json_file_as(folder / VERIFIED, dict[str, VerificationResult], "the verification") or {}
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ def make_name_of_row_without_noise(clip: str) -> str:
 
 
 def _make_spec_at_level(formula: EpsilonFormula, clip: str, level: float) -> RunSpec:
-    """Make the specification of a run with this level of noise, given by the formula's epsilon to five digits."""
+    """Make the specification of a run with this level of noise; its epsilon is the formula's, to five digits."""
     epsilon = float(f"{formula.compute_epsilon(level, ROUNDS, CLIENTS):.5g}")
     return RunSpec(
         data="cifar10",
@@ -124,12 +124,12 @@ def _make_noise_level_rows() -> list[TableRow]:
 
 
 def make_name_of_repeated_row(level: float, draw: int) -> str:
-    """Return the name of the row with the verified clip, this level of noise, and this other draw of the noise."""
+    """Return the name of the row with `VERIFIED_CLIP`, this level of noise and this `noise_draw`."""
     return f"{make_name_of_row_with_noise(VERIFIED_CLIP, level)}-draw-{draw}"
 
 
 def _make_repeated_rows() -> list[TableRow]:
-    """Make rows, with one seed, that differ from those at two noise levels in the draw of the noise alone."""
+    """Make rows, with one seed, that repeat the rows at the `REPEATED_LEVELS` with other draws of the noise."""
     return [
         TableRow(
             make_name_of_repeated_row(level, draw),
@@ -143,7 +143,7 @@ def _make_repeated_rows() -> list[TableRow]:
 
 
 def _make_verification_rows() -> list[TableRow]:
-    """Make one row, with one seed, for each of the `VERIFIED_FORMULAS`, to check that it gives the same noise."""
+    """Make one row, with one seed, for each of the `VERIFIED_FORMULAS`; all must have the noise of `VERIFIED_LEVEL`."""
     rows = []
     for formula in VERIFIED_FORMULAS:
         spec = _make_spec_at_level(formula, VERIFIED_CLIP, VERIFIED_LEVEL)

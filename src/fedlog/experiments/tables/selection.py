@@ -88,9 +88,9 @@ def _make_unstated_details_grid() -> Experiment:
 
 
 def _list_fedlog_c_options(alphas: Iterable[float], growths: Iterable[float], **more: Any) -> dict[str, dict[str, Any]]:
-    """Return options of FedLog-C for each `alpha` with each growth factor, by the row's name; all have `more` too.
+    """Return options of FedLog-C for each `alpha` with each growth factor, by the row's name.
 
-    `beta` is computed from `alpha` and the growth factor, for ten classes.
+    The options in `more` are added to each row. `beta` is computed from `alpha` and the growth factor, for ten classes.
     """
     return {
         f"alpha-{alpha:g}-g-{growth:g}": {"alpha": alpha, "beta": compute_beta_for_growth(alpha, growth, 10), **more}

@@ -98,12 +98,12 @@ def _count_rank_sums(ranks: np.ndarray) -> np.ndarray:
     return counts
 
 
-def compute_smallest_p_value(differing: int) -> float:
+def compute_smallest_p_value(differing_pairs: int) -> float:
     """Compute the smallest p value that this many differing pairs can have: that of differences of equal sign."""
-    return 2.0**-differing
+    return 2.0**-differing_pairs
 
 
-def count_seeds_needed(level: float, comparisons: int = 1) -> int:
+def count_differing_pairs_needed(level: float, comparisons: int = 1) -> int:
     """Return the fewest differing pairs that can give a significant result: p * `comparisons` below `level`."""
     return math.floor(math.log2(comparisons / level)) + 1
 
@@ -130,9 +130,10 @@ class PairedEstimate:
 
 
 def estimate_shift(differences: Sequence[float]) -> PairedEstimate:
-    """Estimate the shift as the median of pairwise means, with the interval of shifts that the test does not reject.
+    """Estimate the shift as the median of pairwise means, and an interval for it.
 
-    With n pairs, the widest interval has a coverage of 1 - 2^(1 - n). So a 95 % interval needs at least 6 pairs.
+    The interval has all shifts that the signed-rank test does not reject. With n pairs, the widest interval has a
+    coverage of 1 - 2^(1 - n). So a 95 % interval needs at least 6 pairs.
     """
     values = np.asarray(differences, dtype=float)
     rows, columns = np.triu_indices(len(values))

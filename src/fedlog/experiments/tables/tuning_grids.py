@@ -2,7 +2,7 @@
 
 Two grids are for clients with few records, for which methods differ most: on MNIST images that no table of results
 uses, and on the wine data. Three are for every method of Table 1, on MNIST, CIFAR-10 and UCI HAR; `--recipe tuned` is
-based on them. Each method's highest setting there is then tried with three weight decays. Table 1 is run with every
+based on them. The best of a method's eight settings is then tried with three weight decays. Table 1 is run with every
 method at the best of these eleven settings.
 """
 
@@ -170,13 +170,13 @@ feddbe-kappa-1-kept-0.004 fedlog-statistics-kept-0.001 fedlog-c-pull-0.1-authors
 WEIGHT_DECAYS = (0.1, 0.3, 1.0)
 
 
-def _make_weight_decay_grid(grid: Experiment, highest: str) -> Experiment:
-    """Make a grid with weight decay added to each method's highest row of `grid`; that row stands beside them."""
+def _make_weight_decay_grid(grid: Experiment, highest_rows: str) -> Experiment:
+    """Make a grid of each method's best row of `grid` (in `highest_rows`), without and with the `WEIGHT_DECAYS`."""
     rows = [
         replace(row, name=f"{name}-weight-decay-{decay:g}", spec=replace(row.spec, weight_decay=decay))
         if decay
         else row
-        for name in highest.split()
+        for name in highest_rows.split()
         for row in [grid.find_row(name)]
         for decay in (0.0, *WEIGHT_DECAYS)
     ]
@@ -211,10 +211,10 @@ local-authors-0.002
 """
 
 
-def make_tuned_table(grid: Experiment, selected: str, seeds: tuple[int, ...]) -> Experiment:
-    """Make Table 1 on the grid's data set with tuned methods; `selected` has the name of each one's best grid row."""
+def make_tuned_table(grid: Experiment, selected_rows: str, seeds: tuple[int, ...]) -> Experiment:
+    """Make Table 1 on the grid's data set, with the settings of the grid's `selected_rows`, one for each method."""
     data = grid.data[0].removesuffix("-selection")
-    specs = [copy_setting(grid, row, RunSpec(data=data, rounds=ROUNDS)) for row in selected.split()]
+    specs = [copy_setting(grid, row, RunSpec(data=data, rounds=ROUNDS)) for row in selected_rows.split()]
     return Experiment(
         name=f"table-tuned-{data}",
         title=f"Table 1, {TABLE_1[data].title}, every method at the highest of its eleven settings, {ROUNDS} rounds",

@@ -25,7 +25,7 @@ import torch
 from fedlog.data.catalog import load_federation
 from fedlog.data.public_data_sets import DATA_VARIABLE
 from fedlog.errors import FedlogError
-from fedlog.experiments.run.execute import KeptFiles, execute, lock_run_folder
+from fedlog.experiments.run.execute import RunFilesToKeep, execute, lock_run_folder
 from fedlog.experiments.run.scores import execute_and_score
 from fedlog.experiments.tables.cells import Cell, ExperimentKind
 from fedlog.experiments.tables.synthetic import sweep_local_iterations
@@ -134,7 +134,7 @@ def execute_task(task: Mapping[str, Any]) -> Outcome:
                 with lock_run_folder(folder):
                     accuracy = sweep_local_iterations(spec, folder)
             else:
-                accuracy = execute(spec, folder, keep=KeptFiles.RECORDS).accuracy_mean_over_clients
+                accuracy = execute(spec, folder, keep=RunFilesToKeep.RECORDS_ONLY).accuracy_mean_over_clients
     return Outcome(task["cell"], accuracy, failed.get(task["cell"]), failed)
 
 

@@ -16,12 +16,12 @@ from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import CONFIG, read_spec
 from fedlog.experiments.run.prepare import make_simulation
 from fedlog.experiments.tables.cells import Cell, CellState, ExperimentKind
-from fedlog.experiments.tables.finished_cells import VERIFIED, Verification, read_verifications
+from fedlog.experiments.tables.finished_cells import VERIFIED, VerificationResult, read_verification_results
 from fedlog.files.json_text import parse_json, write_json
 from fedlog.settings.resolve import resolve
 
 
-def verify_cells(cells: list[Cell], rounds: int, data_dir: Path | None) -> Iterator[tuple[Cell, Verification]]:
+def verify_cells(cells: list[Cell], rounds: int, data_dir: Path | None) -> Iterator[tuple[Cell, VerificationResult]]:
     """Run the first rounds of each finished cell again; record and yield whether the results are the same."""
     done = [cell for cell in cells if cell.read_state() is CellState.DONE]
     if not done:
@@ -37,12 +37,12 @@ def verify_cells(cells: list[Cell], rounds: int, data_dir: Path | None) -> Itera
     for cell in done:
         found = _repeat_rounds(cell, rounds, data_dir)
         path = cell.folder.parent.parent / VERIFIED
-        known = {**read_verifications(path.parent), f"{cell.row.name}/{cell.folder.name}": found}
+        known = {**read_verification_results(path.parent), f"{cell.row.name}/{cell.folder.name}": found}
         write_json(path, {name: asdict(each) for name, each in sorted(known.items())})
         yield cell, found
 
 
-def _repeat_rounds(cell: Cell, rounds: int, data_dir: Path | None) -> Verification:
+def _repeat_rounds(cell: Cell, rounds: int, data_dir: Path | None) -> VerificationResult:
     """Run the first rounds of a finished cell again, and compare each client's correct predictions with the records."""
     stored = records.read_rounds(cell.records_file)[:rounds]
     spec = replace(read_spec(cell.folder), jobs=1, data_dir=None if data_dir is None else str(data_dir))
@@ -50,6 +50,6 @@ def _repeat_rounds(cell: Cell, rounds: int, data_dir: Path | None) -> Verificati
         pairs = zip(stored, islice(simulation.rounds(), len(stored)), strict=True)
         differing = (before.round for before, now in pairs if before.correct_per_client != now.correct_per_client)
         now, then = list_software_versions(), parse_json((cell.folder / CONFIG).read_text())["made_with"]
-        return Verification(
+        return VerificationResult(
             len(stored), next(differing, None), now["commit"], now["processor"], then.get("processor", "")
         )

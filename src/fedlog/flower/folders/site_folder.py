@@ -42,7 +42,7 @@ class AcceptedRuns(StrEnum):
 
 
 @dataclass(frozen=True)
-class Caps(Section):
+class RunCaps(Section):
     """The limits that a site sets on what a server may ask of it; None means no limit.
 
     Three caps limit the numbers of rounds, of epochs, and of new plain runs (in which the server gets exact statistics
@@ -61,7 +61,7 @@ class Caps(Section):
     untrained: bool = False
     """Whether a plain run may ask for statistics of untrained features, which the server could trace back to rows."""
 
-    def without_cap(self, name: str) -> Caps:
+    def without_cap(self, name: str) -> RunCaps:
         """Return a copy in which the cap of this name is removed."""
         free = {"rounds": None, "epochs": None, "plain-runs": None, "only": AcceptedRuns.ANY, "untrained": True}
         if name not in free:
@@ -73,20 +73,20 @@ class Caps(Section):
 
     def to_toml(self) -> str:
         """Return the TOML table `[caps]` with the caps that differ from their defaults; empty if none does."""
-        usual = asdict(Caps())
+        usual = asdict(RunCaps())
         changed = {name: NONE if cap is None else cap for name, cap in asdict(self).items() if cap != usual[name]}
         return f"[caps]\n{format_toml(changed)}" if changed else ""
 
 
-def read_caps(stored: object, where: object) -> Caps:
+def read_caps(stored: object, where: object) -> RunCaps:
     """Read the caps from the table `[caps]` of the file `where`; raise InputError if a cap is unknown or invalid."""
     if not isinstance(stored, Mapping):
         raise InputError(f"{where}: expected a table [caps], found: {stored!r}", hint=SET_CAPS)
-    known = find_setting_types(Caps)
+    known = find_setting_types(RunCaps)
     if unknown := sorted(set(stored) - set(known)):
         raise InputError(f"{where}: unknown cap in [caps]: {unknown[0]}", hint=f"one of {', '.join(sorted(known))}")
     try:
-        return Caps(**{name: None if value == NONE else value for name, value in stored.items()})  # type: ignore[arg-type]
+        return RunCaps(**{name: None if value == NONE else value for name, value in stored.items()})  # type: ignore[arg-type]
     except InputError as error:
         raise InputError(f"{where}, [caps]: {error.message}", hint=error.hint or SET_CAPS) from None
 
@@ -115,7 +115,7 @@ class SiteConfig(Section):
     hold_out: str | None = None  # the shares of the rows for validation and test, e.g. 0.2,0.5
     privacy: str | None = None  # the privacy it requires of every run, as [UNIT:]TRUST:EPSILON:DELTA
     world: HeadRows | None = None  # closed: the site meets only the classes that are in its training rows
-    caps: Caps = field(default_factory=Caps)
+    caps: RunCaps = field(default_factory=RunCaps)
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class SiteFolder(Folder):
     public_key = SubPath("site.pub")  # the operator registers it at the server
     programs = SubPath("programs")  # the first folder on the SuperNode's PATH
     state = SubPath("state")  # a folder for each run, with the site's body and other state between rounds
-    release_record = SubPath("state", FILE_NAME)  # of everything that has left this site in any run
+    release_log = SubPath("state", FILE_NAME)  # of all runs; each private run also has one of its own
     took_part_file = SubPath("took-part")  # written at the first upload: from then on a missing record is a lost one
     models = SubPath("models")  # the finished models, a folder for each run
 

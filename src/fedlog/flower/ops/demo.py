@@ -65,12 +65,16 @@ IMAGES_ALPHA = 2.0
 
 
 def run_demo(root: Path, rounds: int, seed: int, say: Say) -> dict[str, Any]:
-    """Run the demo with tables, end every process, and return the report: sites, rounds, bits, wire bytes, seconds."""
+    """Run the demo with tables, end every process, and return the report.
+
+    The report has the sites' results, the number of rounds, the bits of all messages, the bytes between sites and
+    server, and the seconds.
+    """
     start = time.monotonic()
     _announce_folders(root, say)
-    tables = write_tables(root / "tables", seed)
+    tables = write_site_tables(root / "tables", seed)
     sites = {name: LocalSite(tables[name], body, HOLD_OUT) for name, body in SITES.items()}
-    outcome = LocalFederation.create(root, make_demo_schema(), sites).run(Plan(RUN, rounds=rounds, seed=seed), say)
+    outcome = LocalFederation.create(root, make_table_schema(), sites).run(Plan(RUN, rounds=rounds, seed=seed), say)
     shown = ("name", "body", "accuracy", "local_only_accuracy", "kept", "test_records")
     figures = [{key: site[key] for key in shown} for site in outcome.report["sites"]]
     return _make_report(root, start, outcome, figures)
@@ -84,7 +88,7 @@ def run_pretrained_demo(root: Path, seed: int, say: Say) -> dict[str, Any]:
     schema = Schema("folder", CLASSES, input_shape=(3, PATCH, PATCH))
     federation = LocalFederation.create(root, schema, {name: LocalSite(images / name, BODY) for name in SITES})
     write_rosters(federation)
-    plan = make_demo_plan(seed)
+    plan = make_pretrained_demo_plan(seed)
     start_sites = federation.start(say, lambda: write_site_images(images, seed))
     with start_sites as run_plan, ThreadPoolExecutor(1) as pool:
         pooled = pool.submit(pool_records, federation, plan)  # meanwhile, the processes start
@@ -115,8 +119,8 @@ def _divide_records(labels: Tensor, n_class: int, alpha: float, seed: int) -> di
     return {name: rows.tolist() for name, rows in zip(SITES, dealt.train, strict=True)}
 
 
-def write_tables(folder: Path, seed: int) -> dict[str, Path]:
-    """Write each site's table as a CSV file, and return site -> path of the file."""
+def write_site_tables(folder: Path, seed: int) -> dict[str, Path]:
+    """Divide the digits among the sites, write each site's table as a CSV file, and return site -> path of the file."""
     bunch = load_digits()
     columns = {name: bunch.data[:, at] for at, name in enumerate(PIXELS)}
     frame = pl.DataFrame(columns | {"digit": list(map(str, bunch.target))})
@@ -127,7 +131,7 @@ def write_tables(folder: Path, seed: int) -> dict[str, Path]:
     return paths
 
 
-def make_demo_schema() -> Schema:
+def make_table_schema() -> Schema:
     """Make the schema of the demo's tables, the same at the three sites."""
     return Schema("digit", tuple(map(str, range(10))), tuple(Feature(name, FeatureKind.NUMERIC) for name in PIXELS))
 
@@ -155,7 +159,7 @@ def write_site_images(root: Path, seed: int) -> None:
             Image.fromarray(patches[row]).save(root / name / CLASSES[labels[row]] / f"{row:04}.png")
 
 
-def make_demo_plan(seed: int) -> Plan:
+def make_pretrained_demo_plan(seed: int) -> Plan:
     """Make the plan of the demo with images: one secure sum, epsilon 1 for every record, and two heads from the sum.
 
     The heads are those of the methods `fed-ncm` (nearest class means) and `fedlog`.
@@ -206,7 +210,9 @@ def pool_records(federation: LocalFederation, plan: Plan) -> PooledRecords:
     body = load_body(folders[0].read_config(), (3, PATCH, PATCH), plan.feature_clip)
     guard = plan.build_protection(len(CLASSES), body.width)
     if guard is None:
-        raise RunError("expected a private plan for the demo, found one without privacy", hint="use `make_demo_plan`")
+        raise RunError(
+            "expected a private plan for the demo, found one without privacy", hint="use `make_pretrained_demo_plan`"
+        )
 
     def compute_features(records: Records) -> Tensor:
         with torch.no_grad():
@@ -224,11 +230,11 @@ def pool_records(federation: LocalFederation, plan: Plan) -> PooledRecords:
 
 
 def compare_with_pooled(federation: LocalFederation, plan: Plan, pooled: PooledRecords) -> dict[str, float]:
-    """Compare the federation's noisy sums and head with the sums and head of the pooled records, without noise.
+    """Compare the federation's noisy sums, and its head from them, with sums and a head of the pooled records.
 
-    Return the test accuracy of both heads, the number of training records, the standard deviation of the noise
-    (`noise_std`), and `noise_found`: the root mean squared difference of the sums divided by `noise_std`. It is about 1
-    if the noise is the only difference.
+    Both heads are heads of nearest class means. Return the test accuracy of each, the number of training records, the
+    standard deviation of the noise (`noise_std`), and `noise_found`: the root mean squared difference of the sums
+    divided by `noise_std`. It is about 1 if the noise is the only difference.
     """
     state = checkpoint.read(RunFolder.of_run(federation.server, plan.name).checkpoint, lambda _: None).values
     away = state["sums"] - pooled.statistics.sums

@@ -132,7 +132,7 @@ class LocalFederation:
             return [run_plan(plan) for plan in plans]
 
     @contextmanager
-    def start(self, say: Say, write_data: Callable[[], object] = lambda: None) -> Iterator[RunPlan]:
+    def start(self, say: Say, write_data: Callable[[], object] = lambda: None) -> Iterator[PlanRunner]:
         """Start the server and the sites, and end all their processes when the block ends.
 
         Yield a function that runs a plan. `write_data`, if given, writes the sites' data while the server starts.
@@ -178,4 +178,4 @@ class RunOutcome:
         return {**counted, "wire_bytes": self.wire_bytes_up + self.wire_bytes_down}
 
 
-RunPlan = Callable[[Plan], RunOutcome]
+PlanRunner = Callable[[Plan], RunOutcome]  # runs a plan and returns the outcome

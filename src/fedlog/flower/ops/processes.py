@@ -52,7 +52,8 @@ def make_flower_environment(
     """Make the environment variables for Flower's programs: PATH, home folder, no telemetry and no update check.
 
     Flower finds its programs on the PATH, so the folder of our interpreter must be on the PATH, even if the virtual
-    environment is not activated; `first_on_path` comes before it. No proxy is used for connections to this machine.
+    environment is not activated; `first_on_path` comes before it. NO_PROXY keeps connections within this machine away
+    from a proxy.
     """
     folders = [*([str(first_on_path)] if first_on_path else []), str(Path(sys.executable).parent)]
     path = os.pathsep.join([*folders, os.environ.get("PATH", os.defpath)])
@@ -157,9 +158,7 @@ def start_program(command: Command, log: Path, say: Say | None = None) -> Runnin
                 start_new_session=True,
             )
         except FileNotFoundError:
-            raise RunError(
-                f"expected a program that can be started, found none: {command.arguments[0]}", hint=INSTALL
-            ) from None
+            raise RunError(f"cannot start {command.arguments[0]}: there is no such program", hint=INSTALL) from None
     with suppress(psutil.NoSuchProcess):  # it has ended already
         started = psutil.Process(process.pid).create_time()
         write_file(_get_pid_path(log), f"{process.pid} {started} {_identify_log(log)}\n")
@@ -179,7 +178,10 @@ def run_command(command: Command, timeout_seconds: float = 180.0) -> str:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        raise RunError(f"expected an answer of `{command}` within {timeout_seconds:.0f} s, found none") from None
+        raise RunError(
+            f"expected an answer of `{command}` within {timeout_seconds:.0f} s, found none",
+            hint="try again when the machine is less busy",
+        ) from None
     if done.returncode != 0:
         last = " ".join((done.stderr or done.stdout).split())[-400:]
         raise RunError(

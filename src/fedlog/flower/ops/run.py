@@ -72,9 +72,12 @@ def take_site_back(folder: ServerFolder, site: str, name: str) -> None:
     """Undo `drop_site`: the server asks the site again from the next round on."""
     run_folder = _check_site_and_run(folder, site, name)
     if site not in run_folder.read_dropped_sites():
+        dropped = ", ".join(sorted(run_folder.read_dropped_sites()))
         raise InputError(
             f"expected a site that was dropped from {name}, found: {site}",
-            hint=f"dropped: {', '.join(sorted(run_folder.read_dropped_sites())) or 'none'}",
+            hint=f"name one of: {dropped}"
+            if dropped
+            else f"no site was dropped from {name}: name another run with --run",
         )
     write_json(run_folder.dropped_file, sorted(run_folder.read_dropped_sites() - {site}))
     folder.log("taken back", run=name, site=site)
@@ -85,7 +88,8 @@ def _check_site_and_run(folder: ServerFolder, site: str, name: str) -> RunFolder
     run_folder = RunFolder.of_run(folder, name)
     if not (run_folder.path / PLAN).exists():
         raise InputError(
-            f"expected a run of this server, found none: {run_folder.path}", hint="name another run with --run"
+            f"expected a run of this server, found none with the name {name}: {run_folder.path}",
+            hint="name another run with --run",
         )
     folder.find_node_number(site)  # refuses a site that is not registered
     return run_folder
@@ -180,7 +184,7 @@ def check_removal(folder: ServerFolder, site: str, name: str) -> None:
         )
     if set(uploads) == {site}:
         raise InputError(
-            f"expected a head of several sites in {name}, found that it was made of {site} alone",
+            f"cannot remove {site} from the head of {name}: this head was made of {site} alone",
             hint="begin a new run instead",
         )
 

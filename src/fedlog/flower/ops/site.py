@@ -30,16 +30,16 @@ from fedlog.flower.ops.processes import (
     start_program,
 )
 from fedlog.flower.site.guard import write_guard_programs
-from fedlog.flower.site.release_record import restore_release_record
+from fedlog.flower.site.site_release_log import restore_site_release_log
 
 
 def create_site(
-    folder: SiteFolder, config: SiteConfig, authority: Path, schema: Path, release_record: Path | None = None
+    folder: SiteFolder, config: SiteConfig, authority: Path, schema: Path, release_log: Path | None = None
 ) -> str:
     """Make the site's folder with keys, schema and the authority's certificate; return the public key as one line.
 
-    If the same rows have taken part in runs before, with another folder, `release_record` is the record of releases
-    in that folder.
+    If the same rows have taken part in runs before, with another folder, `release_log` is the release log in
+    that folder.
     """
     check_site_or_run_name(config.name)
     load_schema(schema)
@@ -49,8 +49,8 @@ def create_site(
             f"expected a new folder, found the folder of a site: {folder.path}",
             hint="`fedlog federate rekey` makes new keys for it",
         )
-    if release_record is not None:
-        restore_release_record(folder, release_record)
+    if release_log is not None:
+        restore_site_release_log(folder, release_log)
     folder.path.mkdir(parents=True, exist_ok=True)
     folder.path.chmod(SECRET_FOLDER_MODE)
     line = create_site_key(folder.private_key, folder.public_key, config.name)
@@ -64,7 +64,7 @@ def create_site(
 def replace_keys(folder: SiteFolder) -> str:
     """Make a new key pair for the site, remove its signing key for secure sums, and return the public key as one line.
 
-    The state of runs, the models and the record of releases stay: they belong to the site's rows, not to its keys.
+    The state of runs, the models and the release log stay: they belong to the site's rows, not to its keys.
     """
     name = folder.read_config().name
     drafts = folder.path / "site.key.new", folder.path / "site.pub.new"

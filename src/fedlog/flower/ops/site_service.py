@@ -100,8 +100,9 @@ def check_in(folder: SiteFolder, state: SiteState | None = None, now: dt.datetim
             hint="is the address right, and does `fedlog federate server` run there?",
         ) from None
     except (httpx.HTTPError, InputError) as error:
+        found = error.one_line if isinstance(error, InputError) else error
         raise UnreachableError(
-            f"expected the server of a federation at {server}, found: {error}",
+            f"expected the server of a federation at {server}, found: {found}",
             hint="is the address right, and does the server have the same version of fedlog?",
         ) from None
 

@@ -1,7 +1,7 @@
 """The status of a server and of a site, as metrics in the Prometheus text format and as a page of HTML.
 
 The metrics are counts, sizes and times, nothing about rows. Everything is read from files for each request: the event
-log, the counts of the gate, and the records of releases. So the figures stay right when processes are restarted.
+log, the counts of the gate, and the release logs. So the figures stay right when processes are restarted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fedlog.flower.ops.event_text import describe_connection_event, describe_run
 from fedlog.flower.ops.summaries import RunSummary, summarise_last_run, summarise_runs, summarise_site
 from fedlog.flower.server.callers import read_gate_file
 from fedlog.flower.server.run_folder import RunFolder
-from fedlog.flower.site.release_record import add_up_releases, describe_spending
+from fedlog.flower.site.site_release_log import add_up_releases, describe_spending
 
 REFRESH_SECONDS = 5
 LAST_EVENTS = 15

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fedlog.flower.protocol.plan import Plan
 
 LARGEST_COUNT = 1_000_000
-LARGEST_NUMBER = 1e38  # clients train in single precision, which holds numbers up to about this
+LARGEST_FLOAT = 1e38  # clients train in single precision, which holds numbers up to about this
 MOST_EPOCHS = 10_000
 LARGEST_SEED = 2**63 - 1  # a seed has 64 bits
 MOST_GAUSSIANS = 50  # of a class
@@ -35,10 +35,10 @@ def _list_bounded_numbers(plan: Plan) -> Iterator[tuple[str, float, float, float
     """Yield each number of the plan as (name in errors, value, smallest allowed value, largest allowed value)."""
     for name, value in plan.options.items():
         if isinstance(value, int | float) and not isinstance(value, bool):
-            most = MOST_EPOCHS if "epochs" in name else LARGEST_COUNT if isinstance(value, int) else LARGEST_NUMBER
+            most = MOST_EPOCHS if "epochs" in name else LARGEST_COUNT if isinstance(value, int) else LARGEST_FLOAT
             yield f"option {name}", value, -most, most
     yield "the seed", plan.seed, -LARGEST_SEED - 1, LARGEST_SEED
-    yield "weight decay", plan.optimiser.weight_decay, 0.0, LARGEST_NUMBER
+    yield "weight decay", plan.optimiser.weight_decay, 0.0, LARGEST_FLOAT
     if plan.feature_clip is not None:
         yield "the clip's bound", float(plan.feature_clip.partition(":")[2]), 1e-6, 1e6
     if plan.promise is not None:

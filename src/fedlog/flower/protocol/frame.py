@@ -36,7 +36,7 @@ FINISH_EXCHANGE = 255
 # The bounds of the announcement of a secure sum.
 _LENGTH = 4
 SESSION_BYTES = 16
-LARGEST_NUMBER = 2**63 - 1
+LARGEST_SUM_NUMBER = 2**63 - 1  # of a sum in its session
 MOST_MEMBERS = 10_000
 RECORD = "fedlog"
 ENTRY = "frame"
@@ -60,7 +60,8 @@ class FrameKind(IntEnum):
     """The kinds of frames.
 
     A site answers HELLO with WELCOME, WORK and WORK_ANEW with UPLOAD, SECURE with SECURED, and FINISH with REPORT.
-    It may answer each of them with REFUSAL.
+    It may answer each of them with REFUSAL. WORK_ANEW asks for the same as WORK, but the site first forgets all earlier
+    broadcasts of the run.
     """
 
     HELLO = 1  # down: the plan of a run
@@ -140,7 +141,8 @@ def unwrap_frame(message: Message) -> Frame:
     record = content.get(RECORD) if set(content) == {RECORD} else None
     if not isinstance(record, ConfigRecord) or set(record) != {ENTRY}:
         raise SendableError(
-            f"expected a message with one record {RECORD} and one entry {ENTRY}, found: {sorted(content)}"
+            f"expected a Flower message with one Flower record {RECORD}, which has one entry {ENTRY}, found records: "
+            f"{sorted(content)}"
         )
     data = record[ENTRY]
     if not isinstance(data, bytes):
@@ -150,7 +152,7 @@ def unwrap_frame(message: Message) -> Frame:
 
 @dataclass(frozen=True)
 class SumAnnouncement:
-    """The server's announcement of a secure sum: its session and number, which identify it, and its member sites.
+    """The server's announcement of a secure sum: `session` and `number`, which identify the sum, and its sites.
 
     The server puts it before the broadcast in a WORK frame. The rules of the sum are in the plan, the sites' keys in
     the roster.
@@ -171,7 +173,7 @@ class _AnnouncementFields:
     """The JSON fields of a `SumAnnouncement`, with bounds that are checked before any privacy is spent."""
 
     session: Annotated[str, Meta(min_length=2 * SESSION_BYTES, max_length=2 * SESSION_BYTES)]  # as hex digits
-    number: Annotated[int, Meta(ge=0, le=LARGEST_NUMBER)]
+    number: Annotated[int, Meta(ge=0, le=LARGEST_SUM_NUMBER)]
     members: Annotated[tuple[str, ...], Meta(max_length=MOST_MEMBERS)]
 
 

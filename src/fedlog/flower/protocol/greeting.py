@@ -26,8 +26,8 @@ SAME_SCHEMA = "the server and every site need the same schema.toml; ask the oper
 
 
 @dataclass(frozen=True)
-class Identity:
-    """The versions of fedlog and of frames, and the schema's digest, on which the server and all sites must agree."""
+class Versions:
+    """The versions on which server and sites must agree: of fedlog, of frames, and of the schema (its digest)."""
 
     fedlog: str
     frame: int
@@ -36,7 +36,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class SiteProfile:
-    """What a site tells the server when it joins a run: the name, number of features and digest of its body."""
+    """What a site tells the server when it joins a run: its body, and whether it meets only its own classes."""
 
     body: str
     width: Annotated[int, Meta(gt=0, lt=2**20)]
@@ -67,39 +67,39 @@ class RequiredBody:
         return f"expected the same parameters of body {self.name} at every site, found different ones"
 
 
-def make_identity(schema_digest: str) -> Identity:
-    """Make the identity of this server or site: its versions of fedlog and of frames, and its schema's digest."""
-    return Identity(__version__, VERSION, schema_digest)
+def make_versions(schema_digest: str) -> Versions:
+    """Return the versions of this server or site, whose schema has this digest."""
+    return Versions(__version__, VERSION, schema_digest)
 
 
-def encode_hello(ours: Identity, plan: Plan, now: float | None = None) -> bytes:
+def encode_hello(ours: Versions, plan: Plan, now: float | None = None) -> bytes:
     """Encode the payload of a HELLO frame; `now` is the time on the server's clock."""
     return json.dumps({**asdict(ours), "plan": plan.as_json(), **_make_time_field(now)}).encode()
 
 
-def read_hello(payload: bytes, ours: Identity) -> Plan:
+def read_hello(payload: bytes, ours: Versions) -> Plan:
     """Read the plan from a HELLO payload.
 
     Raise SendableError if the plan is invalid, or if the server has another version of fedlog or another schema.
     """
-    check_identity(ours, read_identity(payload), "the server")
+    check_versions(ours, read_versions(payload), "the server")
     with make_errors_sendable():
         return read_plan(_read_all_fields(payload, "a plan").get("plan"))
 
 
-def encode_welcome(ours: Identity, profile: SiteProfile, now: float | None = None) -> bytes:
+def encode_welcome(ours: Versions, profile: SiteProfile, now: float | None = None) -> bytes:
     """Encode the payload of a WELCOME frame; `now` is the time on the site's clock."""
     facts = {name: value for name, value in asdict(profile).items() if value}
     return json.dumps({**asdict(ours), **facts, **_make_time_field(now)}).encode()
 
 
 @add_default_hint(SAME_VERSION)
-def read_welcome(payload: bytes, ours: Identity, site: str) -> SiteProfile:
+def read_welcome(payload: bytes, ours: Versions, site: str) -> SiteProfile:
     """Read a site's profile from a WELCOME payload.
 
     Raise SendableError if the profile is invalid, or if the site has another version of fedlog or another schema.
     """
-    check_identity(ours, read_identity(payload), site)
+    check_versions(ours, read_versions(payload), site)
     what = "a body and its number of features"
     profile = _read_fields(payload, SiteProfile, what)
     if not is_printable_body_name(profile.body):
@@ -115,12 +115,12 @@ def is_printable_body_name(value: str) -> bool:
     return value.isprintable() and len(value) <= LONGEST_BODY_NAME
 
 
-def read_identity(payload: bytes) -> Identity:
-    """Read the sender's versions and schema digest from a greeting; raise SendableError if they are missing."""
-    return _read_fields(payload, Identity, "fedlog, frame and schema")
+def read_versions(payload: bytes) -> Versions:
+    """Read the sender's versions from a greeting; raise SendableError if they are missing."""
+    return _read_fields(payload, Versions, "fedlog, frame and schema")
 
 
-def check_identity(ours: Identity, theirs: Identity, who: str) -> None:
+def check_versions(ours: Versions, theirs: Versions, who: str) -> None:
     """Raise SendableError if the other side, `who`, has another minor version of fedlog, frame version or schema."""
     if _find_minor_version(theirs.fedlog) != _find_minor_version(ours.fedlog):
         raise SendableError(

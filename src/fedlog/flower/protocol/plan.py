@@ -36,8 +36,8 @@ SettingValue = str | int | float
 
 
 @dataclass(frozen=True)
-class SumRules(Section):
-    """The rules for a run's secure sums: how many honest sites must stay to the end, and how many may take part."""
+class SecureSumRules(Section):
+    """The rules for the secure sums of a run: the fewest honest sites that must stay, and the most sites in a sum."""
 
     honest: int
     sites: Annotated[int, Meta(le=10_000)]
@@ -70,7 +70,7 @@ class Plan(Section):
     clip: str | None = None
     """The clip of the features in a run without privacy; in a private run the promise has the clip."""
     promise: Promise | None = None
-    secure: SumRules | None = None
+    secure: SecureSumRules | None = None
 
     def list_forbidden_changes(self, later: Plan) -> list[str]:
         """List the settings that the plan `later` changes, although they must not change within a run.
@@ -118,7 +118,7 @@ class Plan(Section):
 
     def build_protection(self, n_class: int, width: int) -> Protection | None:
         """Build the clipping and noise that protect the uploads; return None for a run without privacy."""
-        promise_rules.check_noise_fits_sums(self.promise, secure=self.secure is not None)
+        promise_rules.check_noise_fits_secure_sums(self.promise, secure=self.secure is not None)
         sites, honest = (1, 1) if self.secure is None else (self.secure.sites, self.secure.honest)
         algorithm, shape = self.build_algorithm(n_class, width), self.make_model_plan(n_class, width)
         return promise_rules.plan_protection(
@@ -165,7 +165,7 @@ def make_plan(spec: RunSpec, name: str, count_sites: Callable[[], int]) -> Plan:
             promise=promise,
             secure=None
             if sums is None
-            else SumRules(promise_rules.choose_fewest_honest_survivors(sums.honest, sites), sites),
+            else SecureSumRules(promise_rules.choose_fewest_honest_survivors(sums.honest, sites), sites),
         )
     )
 
@@ -186,9 +186,9 @@ def format_plan_settings(plan: Plan) -> dict[str, SettingValue]:
 
 
 def describe_forbidden_changes(plan: Plan, later: Plan) -> str | None:
-    """Say for the operator which settings the plan `later` changes although it must not, with both values of each.
+    """List, for the operator, each setting that must not change within a run and differs in the plan `later`.
 
-    Return None if it changes none.
+    Each setting comes with its old and its new value. Return None if there is none.
     """
     changed = plan.list_forbidden_changes(later)
     before, after = (

@@ -100,8 +100,8 @@ def make_finish_frames(
 ) -> dict[str, Frame]:
     """Make for each site the FINISH frame with the head after this round, and count the broadcasts' bits.
 
-    The server does not store that the sites received these broadcasts. If the run is continued, a broadcast with only
-    changes holds the changes since the broadcast in the last WORK frame.
+    The broadcast of the last WORK frame stays stored as the last one that each site received: if the run is continued,
+    a broadcast with only changes holds the changes since that one.
     """
     before = None if server.downlink is None else dict(server.downlink.last_broadcasts)
     sent = _make_broadcasts(server, number, participants, sites)
@@ -130,4 +130,4 @@ def _make_broadcasts(
 
 
 def _leave_out_client_files(folder: Path) -> None:
-    """Write or read no client files in this folder of a checkpoint, since each site keeps its own state."""
+    """Stand in for the function that writes or reads clients' files in a checkpoint: here each site keeps its own."""

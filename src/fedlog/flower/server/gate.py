@@ -5,8 +5,8 @@ operators (`/v1/control/`: register a key, start a run with any code) and its ow
 need not prove who they are. So the SuperLink listens on the loopback only, and this gate, with the server's
 certificate, forwards calls of the first kind. It also answers the sites' check-ins itself.
 
-The headers of a call hold a public key and a signature. Before the gate reads the body of a call, it checks that the
-call was signed with this key; a call that it forwards must also have been signed just now. The SuperLink decides
+The headers of a call hold a public key and a signature. Before the gate reads the content of a call, it checks that
+the call was signed with this key; a call that it forwards must also have been signed just now. The SuperLink decides
 whether the key may call. From a call with an unregistered key, the gate reads at most 64 KiB.
 """
 
@@ -65,8 +65,8 @@ CONNECTION_HEADERS = frozenset(
 ANSWER_HEADERS = CONNECTION_HEADERS | {b"date", b"server"}
 
 
-class TooLargeError(Exception):
-    """The body of a call is larger than allowed."""
+class CallTooLargeError(Exception):
+    """The content of a call is larger than allowed."""
 
 
 @dataclass
@@ -79,7 +79,7 @@ class CallCounts:
 
 
 def _count_bytes(first_line_bytes: int, headers: list[tuple[bytes, bytes]], body: bytes) -> int:
-    """Count the bytes of an HTTP/1.1 message: the first line, `name: value` lines, an empty line, the body."""
+    """Count the bytes of an HTTP/1.1 message: the first line, `name: value` lines, an empty line, the content."""
     return first_line_bytes + 2 + sum(len(name) + len(value) + 4 for name, value in headers) + 2 + len(body)
 
 
@@ -155,29 +155,29 @@ class Gate:
             self.presence.count_refusal("the clock is off", site, now, ahead_seconds=round(caller.ahead_seconds, 1))
             await _send_answer(send, 401)
         else:
-            await self._forward(path.decode("ascii"), headers, receive, send, site)
+            await self._forward_call(path.decode("ascii"), headers, receive, send, site)
 
     async def _answer_check_in(self, caller: Caller, site: str | None, receive: Receive, send: Send) -> None:
         """Answer whether a site's key is registered and its clock right; log the state that it reports."""
         try:
-            state = read_site_state(await _read_body(receive, LIMIT_BYTES))
-        except TooLargeError:
+            state = read_site_state(await _read_content(receive, LIMIT_BYTES))
+        except CallTooLargeError:
             await _send_answer(send, 413)
             return
         if site is not None and state is not None and caller.is_recent:
             self.presence.record_site_state(site, state, dt.datetime.now(dt.UTC))
         await _send_answer(send, 200, None, CheckInAnswer(site is not None, caller.ahead_seconds).encode())
 
-    async def _forward(
+    async def _forward_call(
         self, path: str, headers: list[tuple[bytes, bytes]], receive: Receive, send: Send, site: str | None
     ) -> None:
         """Send a signed call on to the SuperLink and its answer back to the site, and count the bytes of both."""
         now = dt.datetime.now(dt.UTC)
         try:
-            body = await _read_body(
+            body = await _read_content(
                 receive, self.limit_bytes if site is not None else min(STRANGER_LIMIT_BYTES, self.limit_bytes)
             )
-        except TooLargeError:
+        except CallTooLargeError:
             self.presence.count_refusal("too large", site, now)
             await _send_answer(send, 413)
             return
@@ -201,8 +201,8 @@ class Gate:
         counted.bytes_down += _count_bytes(len("HTTP/1.1 200 OK"), answer, reply.content)
 
 
-async def _read_body(receive: Receive, limit_bytes: int) -> bytes:
-    """Return the body of a call, empty if the caller has gone; raise TooLargeError if it is larger than the limit."""
+async def _read_content(receive: Receive, limit_bytes: int) -> bytes:
+    """Return a call's content, empty if the caller has gone; raise CallTooLargeError if it is larger than the limit."""
     parts: list[bytes] = []
     size = 0
     while True:
@@ -212,7 +212,7 @@ async def _read_body(receive: Receive, limit_bytes: int) -> bytes:
         part: bytes = event.get("body", b"")
         size += len(part)
         if size > limit_bytes:
-            raise TooLargeError
+            raise CallTooLargeError
         parts.append(part)
         if not event.get("more_body", False):
             return b"".join(parts)

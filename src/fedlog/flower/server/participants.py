@@ -11,7 +11,7 @@ from fedlog.data.schema import Schema
 from fedlog.files.json_text import write_json
 from fedlog.flower.protocol.check_in import describe_clock
 from fedlog.flower.protocol.frame import Frame, FrameKind, SendableError, make_run_tag
-from fedlog.flower.protocol.greeting import SiteProfile, encode_hello, make_identity, read_time, read_welcome
+from fedlog.flower.protocol.greeting import SiteProfile, encode_hello, make_versions, read_time, read_welcome
 from fedlog.flower.protocol.plan import Plan
 from fedlog.flower.server.run_folder import RunFolder
 from fedlog.flower.server.site_requests import Clock, MessageGrid, WaitingRules, ask_sites, find_connected_sites
@@ -100,7 +100,7 @@ class Participants:
         If `enough_sites` is true, the server waits only briefly for the answers, because the sites that already take
         part do nothing meanwhile.
         """
-        ours = make_identity(self.schema.digest)
+        ours = make_versions(self.schema.digest)
         sent = self.wall_clock()
         frame = Frame(FrameKind.HELLO, make_run_tag(self.plan.name), 0, 0, encode_hello(ours, self.plan, sent))
         seconds = max(1.0, min(GREETING_SECONDS, patience_seconds) if enough_sites else patience_seconds)

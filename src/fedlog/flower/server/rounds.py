@@ -20,7 +20,7 @@ from fedlog.files.json_text import write_json
 from fedlog.flower.folders.folder import Value
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.frame import Frame, FrameKind
-from fedlog.flower.protocol.plan import Plan, SumRules
+from fedlog.flower.protocol.plan import Plan, SecureSumRules
 from fedlog.flower.server.callers import read_connected_sites
 from fedlog.flower.server.engine_server import (
     create_engine_server,
@@ -94,8 +94,8 @@ class Run:
             self._log_event("round", **record)
             if empty >= EMPTY_ROUNDS_ALLOWED:
                 raise RunError(
-                    f"expected at least {self.minimum_sites} sites, found fewer in {empty} rounds in a row; "
-                    f"the head of the last round with enough sites is kept",
+                    f"run {self.plan.name}: expected at least {self.minimum_sites} sites, found fewer in {empty} "
+                    f"rounds in a row; the head of the last round with enough sites is kept",
                     hint=f"when the sites are back, the same command with --name {self.plan.name} continues the run",
                 )
         self._finish_run(server, ending)
@@ -135,8 +135,9 @@ class Run:
         present = self._gather_sites()
         if len(present) < self.minimum_sites:
             raise RunError(
-                f"expected at least {self.minimum_sites} sites, found {len(present)}: {', '.join(present) or 'none'}",
-                hint="`fedlog federate status` shows who is connected",
+                f"run {self.plan.name} cannot begin: expected at least {self.minimum_sites} sites, found "
+                f"{len(present)}: {', '.join(present) or 'none'}",
+                hint="start the missing sites, and repeat the command; `fedlog federate status` shows who is connected",
             )
         self.participants.choose_feature_width()
         return create_engine_server(self.plan, self.schema, self.participants.width, self.rules.refused_share)
@@ -187,10 +188,10 @@ class Run:
         self.refused, self.answer_seconds = [], {}
         return record
 
-    def _conduct_exchange(self, server: Server, number: int, at: int, exchange: Exchange) -> bool:
+    def _conduct_exchange(self, server: Server, number: int, exchange_number: int, exchange: Exchange) -> bool:
         """Ask the sites for uploads and sum them; return whether enough uploads came for a new head.
 
-        `number` is the number of the round, and `at` the number of the exchange in this round.
+        `number` is the number of the round, and `exchange_number` counts the exchanges in this round from 0.
         """
         nodes = self._gather_sites()
         if len(nodes) < self.minimum_sites:
@@ -198,19 +199,20 @@ class Run:
             return False
         # Recorded first: a round that the budget does not cover must not even count a broadcast.
         self.run_folder.record_release(server.protection, number, exchange.name)
-        requests = make_work_frames(server, self.plan.name, (number, at), self.participants.profiles, nodes)
+        at = (number, exchange_number)
+        requests = make_work_frames(server, self.plan.name, at, self.participants.profiles, nodes)
         if self.plan.secure is not None:
-            sums = self._make_secure_sums(self.plan.secure)
-            survivors = sums.make_sum(server, (number, at), exchange, nodes, next(iter(requests.values())).payload)
+            sums = self._prepare_secure_sums(self.plan.secure)
+            survivors = sums.make_sum(server, at, exchange, nodes, next(iter(requests.values())).payload)
             if survivors is not None:  # the server knows no single upload, so it keeps none
                 self._log_summed_sites(number, list(survivors))
             return survivors is not None
         self.deadline.learn_from_answers(self.silent.take_late_answers(self.grid, self.clock.now()))
         awaited = self.silent.select_awaited(nodes, self.minimum_sites)
-        asked = self.clock.now()
+        asked_at = self.clock.now()
         replies = self._ask_sites(nodes, requests, FrameKind.UPLOAD, awaited)
         self._log_sites_without_answer(replies, number, self.deadline.seconds)
-        self.silent.update(number, replies, asked)
+        self.silent.update(number, replies, asked_at)
         uploads = {site: replies.answers[site].payload for site in sorted(replies.answers)}
         forget_received_broadcasts(server, set(nodes) - set(uploads))
         before = server.state, None if server.memory is None else dict(server.memory)
@@ -266,7 +268,9 @@ class Run:
             raise stopped
         return [refusal.client for refusal in refused]
 
-    def _make_secure_sums(self, secure: SumRules) -> ServerSecureSums:
+    def _prepare_secure_sums(self, secure: SecureSumRules) -> ServerSecureSums:
+        """Return the object that makes the secure sums of this run, with the deadline as it is now."""
+
         def ask_until_deadline(nodes: Mapping[str, int], frames: Mapping[str, Frame], kind: FrameKind) -> Replies:
             return self._ask_sites(nodes, frames, kind, awaited=nodes)
 

@@ -15,7 +15,7 @@ from fedlog.files.json_text import read_json, write_json
 from fedlog.flower.folders.keys import index_member_keys, read_roster
 from fedlog.flower.folders.server_folder import ServerFolder
 from fedlog.flower.protocol.frame import Frame, FrameKind, SumAnnouncement, make_run_tag
-from fedlog.flower.protocol.plan import SumRules
+from fedlog.flower.protocol.plan import SecureSumRules
 from fedlog.flower.server.run_folder import RunFolder
 from fedlog.flower.server.site_requests import Replies
 from fedlog.privacy.secagg.encoding import RefusalError, RoundFailedError
@@ -34,7 +34,7 @@ class ServerSecureSums:
     folder: ServerFolder
     run_folder: RunFolder
     run: str
-    secure: SumRules
+    secure: SecureSumRules
     ask: Ask
     log: Callable[..., None]
     deadline_seconds: float  # for each request
@@ -84,7 +84,11 @@ class ServerSecureSums:
         nodes: Nodes,
         names: Mapping[int, str],
     ) -> tuple[SecureSumResult, tuple[str, ...]]:
-        """Ask the sites for all five steps of a secure sum; return the sum and the names of the sites in the sum."""
+        """Ask the sites for all five steps of a secure sum; return the sum and the names of the sites in the sum.
+
+        `payload` is the contents of the first request: the announcement and the broadcast. `names` maps a site's number
+        in the roster to its name.
+        """
         round_number, state = round_and_exchange[0], ServerRound(terms)
         frames = {name: self._make_frame(FrameKind.WORK, round_and_exchange, payload) for name in nodes}
         replies = self.ask(nodes, frames, FrameKind.UPLOAD)
@@ -97,8 +101,8 @@ class ServerSecureSums:
                     self.log("refused", site=names[total.left_out], round=round_number, reason=reason)
                 return total, tuple(names[number] for number in total.survivors)
             state, outgoing = close_step(state)
-            for payload in outgoing.values():
-                server.ledger.count(round_number, Direction.DOWN, f"secure {state.step.name.lower()}", payload)
+            for part in outgoing.values():
+                server.ledger.count(round_number, Direction.DOWN, f"secure {state.step.name.lower()}", part)
             frames = {
                 names[n]: self._make_frame(FrameKind.SECURE, round_and_exchange, bytes([state.step]) + part)
                 for n, part in outgoing.items()
@@ -124,7 +128,7 @@ class ServerSecureSums:
         return Frame(kind, make_run_tag(self.run), *round_and_exchange, payload)
 
     def _make_announcement(self, members: tuple[str, ...]) -> SumAnnouncement:
-        """Make the announcement of a new secure sum; first store that its number is taken, so that it is used once."""
+        """Make the announcement of a new secure sum; store its number as taken before, so that no other sum gets it."""
         path = self.run_folder.path / "secure.json"
         stored = read_json(path, {"session": os.urandom(16).hex(), "next": 0})
         write_json(path, {**stored, "next": stored["next"] + 1})

@@ -77,10 +77,10 @@ class SilentSites:
         """Collect late answers, and return how many seconds each took; their sites no longer count as silent."""
         taken = []
         for message in list(grid.pull_messages(list(self._unanswered))) if self._unanswered else []:
-            site, asked = self._unanswered.pop(message.metadata.reply_to_message_id, (None, now))
+            site, asked_at = self._unanswered.pop(message.metadata.reply_to_message_id, (None, now))
             if site is not None and not message.has_error():
                 self.since.pop(site, None)
-                taken.append(now - asked)
+                taken.append(now - asked_at)
         return taken
 
     def select_awaited(self, sites: Collection[str], minimum: int) -> set[str]:
@@ -88,13 +88,13 @@ class SilentSites:
         awaited = set(sites) - set(self.since)
         return awaited if len(awaited) >= minimum else set(sites)
 
-    def update(self, number: int, replies: Replies, asked: float) -> None:
-        """Store which sites answered in this round and which were silent; `asked` is when the requests were sent."""
+    def update(self, number: int, replies: Replies, asked_at: float) -> None:
+        """Store which sites answered in this round and which were silent; `asked_at` is when the requests were sent."""
         for site in {*replies.answers, *replies.refused}:
             self.since.pop(site, None)
         for site in replies.silent:
             self.since.setdefault(site, number)
-        self._unanswered.update({message: (site, asked) for message, site in replies.unanswered.items()})
+        self._unanswered.update({message: (site, asked_at) for message, site in replies.unanswered.items()})
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def ask_sites(
         for message in grid.pull_messages(list(asking.sites)) if asking.sites else ():
             asking.take_message(message, clock.now() - begun)
         if asking.overdue:
-            asking.mark_refused(asking.overdue.difference(wait.seen_at_gate()), _describe_error(NOT_CONNECTED))
+            asking.mark_refused(asking.overdue.difference(wait.seen_at_gate()), _describe_flower_error(NOT_CONNECTED))
         if not asking.is_awaiting() or clock.now() >= begun + wait.seconds:
             break
         if back := asking.overdue.intersection(find_connected_sites(grid)) if asking.overdue else set():
@@ -145,7 +145,7 @@ def ask_sites(
             asking.sites |= _send_requests(grid, nodes, again, wait, clock.now() - begun)
             asking.overdue -= back
         clock.sleep(POLL_SECONDS)
-    asking.mark_refused(set(asking.overdue), _describe_error(NOT_CONNECTED))
+    asking.mark_refused(set(asking.overdue), _describe_flower_error(NOT_CONNECTED))
     return asking.make_replies()
 
 
@@ -183,7 +183,7 @@ class _OpenRequest:
                 self.refused[site] = error.message
 
     def mark_refused(self, sites: Collection[str], reason: str) -> None:
-        """Count these sites as refused for this reason, and stop waiting for their answers."""
+        """Count these sites among those that refused, with this reason, and stop waiting for their answers."""
         self.refused |= dict.fromkeys(sites, reason)
         self.overdue.difference_update(sites)
 
@@ -225,7 +225,7 @@ def _read_answer(message: Message, node: int, request: Frame, kind: FrameKind) -
     """Return the frame in a site's message; raise InputError for an error, a refusal or a frame of another kind."""
     if message.has_error():
         # Only the code: the text may come from an exception at the site, and hold a value of a record.
-        raise InputError(_describe_error(message.error.code))
+        raise InputError(_describe_flower_error(message.error.code))
     if message.metadata.src_node_id != node:
         found = message.metadata.src_node_id
         raise InputError(f"expected an answer from the site's Flower node {node}, found one from node: {found}")
@@ -235,7 +235,7 @@ def _read_answer(message: Message, node: int, request: Frame, kind: FrameKind) -
     return check_reply(request, frame, kind)
 
 
-def _describe_error(code: int) -> str:
+def _describe_flower_error(code: int) -> str:
     return f"Flower error {code} ({_ERRORS.get(code, 'unknown')})"
 
 

@@ -29,18 +29,18 @@ from fedlog.flower.folders.keys import read_own_roster
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.check_in import describe_clock
 from fedlog.flower.protocol.frame import Frame, FrameKind, SendableError, make_errors_sendable, make_run_tag
-from fedlog.flower.protocol.greeting import encode_welcome, make_identity, read_hello, read_time
+from fedlog.flower.protocol.greeting import encode_welcome, make_versions, read_hello, read_time
 from fedlog.flower.site.context import SiteContext, check_enough_training, check_plain_runs
 from fedlog.flower.site.data import refuse_body_that_mixes_records, refuse_trained_body
 from fedlog.flower.site.finish import ONLY_CLIENT, finish_run
-from fedlog.flower.site.release_record import (
+from fedlog.flower.site.run_state import RunState, parse_step_number
+from fedlog.flower.site.site_release_log import (
     PrivacyRequirement,
     record_exact_statistics,
     record_release_at_site,
     refuse_run_beyond_limit,
-    refuse_run_without_release_record,
+    refuse_run_without_site_release_log,
 )
-from fedlog.flower.site.run_state import RunState, parse_step_number
 from fedlog.settings.training import HeadRows, HeldOutRecords
 from fedlog.wire.codec import WireError
 
@@ -100,7 +100,7 @@ def answer_request(request: Frame, folder: SiteFolder) -> Frame:
         return replace(request, kind=kind, payload=stored)
     if request.kind in WORK_KINDS:
         return replace(request, kind=kind, payload=do_local_work(request, context, state))
-    state.count_answer(context.answer_limit)
+    state.count_answer(context.max_answers_per_run)
     if not context.plan.hides_site_results:
         record_exact_statistics(folder, context.plan.name, request.round_number, "report")
     cohort = context.make_cohort(context.algorithm, None)
@@ -186,14 +186,14 @@ def _hide_details(context: SiteContext, sentence: str) -> Iterator[None]:
 def answer_greeting(request: Frame, folder: SiteFolder) -> Frame:
     """Check and store the plan of a new run, and return a WELCOME frame."""
     config = folder.read_config()
-    ours = make_identity(load_schema(folder.schema_file).digest)
+    ours = make_versions(load_schema(folder.schema_file).digest)
     plan = read_hello(request.payload, ours)
     if request.run != make_run_tag(plan.name):  # one run must not have several states here, each with its own caps
         expected = make_run_tag(plan.name).hex()
         raise SendableError(f"expected tag {expected} in the greeting of run {plan.name}, found: {request.run.hex()}")
     context = SiteContext(folder, config, plan)
     refuse_unacceptable_plan(context)
-    refuse_run_without_release_record(folder)
+    refuse_run_without_site_release_log(folder)
     with make_errors_sendable():
         check_plain_runs(folder, config.caps, plan)
     state = RunState.of_run(folder, request.run)
@@ -225,7 +225,7 @@ def do_local_work(request: Frame, context: SiteContext, state: RunState) -> byte
     if earlier is None:  # the body has not been trained yet: the exchange must train it
         with make_errors_sendable():
             check_enough_training(context.config.caps, context.plan, exchange.phases, context.config)
-    state.count_answer(context.answer_limit)
+    state.count_answer(context.max_answers_per_run)
     if earlier is None:
         context.restart_cohort()
     else:

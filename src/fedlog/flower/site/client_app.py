@@ -52,7 +52,10 @@ def use_worker(socket: str, secret: bytes) -> None:
 
 
 def answer_in_worker(request: Frame, folder: SiteFolder) -> Frame:
-    """Let the worker process answer the request; if it cannot be reached, answer in this process."""
+    """Let the worker process answer the request; if there is no worker, answer it in this process.
+
+    If the worker ends before it has answered, return a REFUSAL.
+    """
     connection = _connect_to_worker()
     if connection is None:
         return answer_or_refuse(request, folder)

@@ -25,7 +25,7 @@ from fedlog.engine.protocol.cohort import Cohort
 from fedlog.engine.training.backends import Engine
 from fedlog.engine.training.tasks import Settings
 from fedlog.errors import InputError
-from fedlog.flower.folders.site_folder import AcceptedRuns, Caps, SiteConfig, SiteFolder
+from fedlog.flower.folders.site_folder import AcceptedRuns, RunCaps, SiteConfig, SiteFolder
 from fedlog.flower.protocol.frame import SendableError, make_run_tag
 from fedlog.flower.protocol.greeting import SiteProfile
 from fedlog.flower.protocol.plan import Plan, describe_large_delta
@@ -113,7 +113,7 @@ class SiteContext:
     @cached_property
     def gets_own_broadcasts(self) -> bool:
         """Whether the server makes a separate broadcast for each site."""
-        return self.plan.transport.differs_by_client
+        return self.plan.transport.broadcasts_differ_by_client
 
     @property
     def closed_world(self) -> bool:
@@ -143,7 +143,7 @@ class SiteContext:
         return None
 
     @cached_property
-    def answer_limit(self) -> int | None:
+    def max_answers_per_run(self) -> int | None:
         """The most answers that the site gives in a run, computed from its cap on rounds; None without that cap."""
         rounds = self.config.caps.rounds
         return None if rounds is None else rounds * len(self.algorithm.schedule.round) + SPARE_ANSWERS
@@ -195,7 +195,7 @@ class SiteContext:
             self.folder.log("warning", run=self.plan.name, reason=reason)
 
 
-def check_caps(caps: Caps, plan: Plan, algorithm: Algorithm, config: SiteConfig) -> None:
+def check_caps(caps: RunCaps, plan: Plan, algorithm: Algorithm, config: SiteConfig) -> None:
     """Raise InputError if the plan asks for more than the site's caps allow."""
     if caps.rounds is not None and plan.rounds > caps.rounds:
         raise InputError(
@@ -225,7 +225,7 @@ def check_caps(caps: Caps, plan: Plan, algorithm: Algorithm, config: SiteConfig)
     check_enough_training(caps, plan, first.phases, config)
 
 
-def check_enough_training(caps: Caps, plan: Plan, phases: Iterable[Phase], config: SiteConfig) -> None:
+def check_enough_training(caps: RunCaps, plan: Plan, phases: Iterable[Phase], config: SiteConfig) -> None:
     """Raise InputError if the training before the first upload changes the body too little to hide single rows.
 
     This is checked for the plan, and again for the request that really comes first: the learning rate may fall during
@@ -247,7 +247,7 @@ def _suggest_changes(of_plan: str, of_caps: str) -> str:
     return f"start a run with {of_plan}; or allow it at this site: `fedlog federate caps DIR {of_caps}`"
 
 
-def check_plain_runs(folder: SiteFolder, caps: Caps, plan: Plan) -> None:
+def check_plain_runs(folder: SiteFolder, caps: RunCaps, plan: Plan) -> None:
     """Raise InputError if the site would begin more plain runs in 24 hours than its cap allows.
 
     A plain run shows the server (nearly) exact statistics of this site alone: no secure sum, no noise from the site.

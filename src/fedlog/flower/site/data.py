@@ -16,7 +16,7 @@ from fedlog.data.site import RowPreparation, Site, load_site, make_split_key
 from fedlog.data.split import HeldOutShares
 from fedlog.errors import InputError
 from fedlog.flower.folders.site_folder import SiteConfig, SiteFolder
-from fedlog.flower.site.release_record import read_privacy_requirement
+from fedlog.flower.site.site_release_log import read_privacy_requirement
 from fedlog.models.body import Body
 from fedlog.models.catalog import make_body
 from fedlog.models.encoders.federation import encode_federation

@@ -17,7 +17,7 @@ from fedlog.core.heads.regression import NumberMetrics, compute_number_metrics
 from fedlog.core.keys import Key
 from fedlog.data.schema import compute_half_width
 from fedlog.engine.protocol.cohort import Cohort
-from fedlog.engine.training.tasks import Pool, set_learning_rates
+from fedlog.engine.training.tasks import RecordPool, set_learning_rates
 from fedlog.files.json_text import write_json
 from fedlog.flower.protocol.frame import Frame, SendableError
 from fedlog.flower.site.context import SiteContext
@@ -165,7 +165,7 @@ def _score_model(context: SiteContext, params: Params) -> ScoredModel:
     federation, shard, number = context.data.federation, context.data.shard, context.schema.target_range
     model = Model(context.body, params, context.schema, None, federation.transform, {})
     found: list[Metrics | NumberMetrics] = []
-    for pool, positions in ((Pool.TRAIN, shard.validation), (Pool.TEST, shard.test)):
+    for pool, positions in ((RecordPool.TRAIN, shard.validation), (RecordPool.TEST, shard.test)):
         records = pool.find_records(federation).at(positions)
         inputs = federation.transform.prepare(records.inputs)
         if number is None:

@@ -101,14 +101,17 @@ def serve_task(
 
 
 def run_worker(socket: str, secret: bytes) -> None:
-    """Run the worker process: answer the frames that arrive at this socket, until this process is stopped."""
+    """Run `serve_frames` in the worker process. Its module is imported only here: the guard does not need it."""
     from fedlog.flower.site.client_app import serve_frames
 
     serve_frames(socket, secret)
 
 
 class ForkingExecutor:
-    """Runs each task of Flower's SuperNode in a fork of a process that has already loaded all modules."""
+    """Runs each task of Flower's SuperNode in a fork of a process that has already loaded all modules.
+
+    It takes the place of Flower's `Executor`: `flower-superexec` calls the methods, so their names are Flower's.
+    """
 
     def __init__(self) -> None:
         from multiprocessing import forkserver
@@ -127,7 +130,10 @@ class ForkingExecutor:
         self._worker.start()
 
     def get_eligible_capacity(self, supported: set[Any], **_: object) -> tuple[set[Any], set[str]]:
-        """Return the kinds of tasks that this executor takes, ClientApps alone, and an empty set of AgentApps."""
+        """Return which of the `supported` kinds of tasks this executor takes: ClientApps alone.
+
+        Overrides a method of Flower. The second set that Flower expects, of AgentApps, is always empty.
+        """
         from flwr.supercore.constant import TaskType
 
         return supported & {TaskType.CLIENT_APP}, set()

@@ -141,13 +141,13 @@ class RunState:
             write_file(path, digest)
         return before not in (None, digest)
 
-    def count_answer(self, most: int | None) -> None:
-        """Count one more answer in this run, before it is sent; raise SendableError if `most` answers were counted."""
+    def count_answer(self, limit: int | None) -> None:
+        """Count one more answer in this run, before it is sent; raise SendableError if `limit` answers were counted."""
         path = self.path / ANSWERS
         begun = int(path.read_text()) if path.exists() else 0
-        if most is not None and begun >= most:
+        if limit is not None and begun >= limit:
             raise SendableError(
-                f"this site gives at most {most} different answers in a run, and has given that many",
+                f"this site gives at most {limit} different answers in a run, and has given that many",
                 hint="allow more rounds at this site: `fedlog federate caps DIR --rounds N`",
             )
         write_file(path, f"{begun + 1}\n")

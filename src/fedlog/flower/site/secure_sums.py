@@ -19,7 +19,7 @@ from fedlog.files.durable import PRIVATE_MODE, write_file
 from fedlog.flower.folders.keys import index_member_keys, load_signing_key, read_own_roster
 from fedlog.flower.folders.site_folder import SiteFolder
 from fedlog.flower.protocol.frame import Frame, SendableError, SumAnnouncement, read_announcement
-from fedlog.flower.protocol.plan import SumRules
+from fedlog.flower.protocol.plan import SecureSumRules
 from fedlog.flower.site.run_state import RunState
 from fedlog.privacy.protection import Protection
 from fedlog.privacy.secagg.answered_steps import AnsweredStepsOnDisk
@@ -44,7 +44,7 @@ class SiteSecureSums:
     """The site's side of the secure sums of a run; its state between messages is on disk."""
 
     folder: SiteFolder
-    secure: SumRules
+    secure: SecureSumRules
     protection: Protection | None
     state: RunState
 
@@ -64,7 +64,10 @@ class SiteSecureSums:
         announcement, broadcast = read_announcement(payload)
         terms = self._make_client(announcement, coordinates=1).terms
         if self._answered_steps.is_answered(terms.round_name, Step.KEYS.name.lower()):
-            raise SendableError("expected a new secure sum, found one for which this site has sent its keys before")
+            raise SendableError(
+                f"expected a new secure sum, found sum {announcement.number}, "
+                "for which this site has sent its keys before"
+            )
         return announcement, broadcast
 
     def store_vector_and_make_keys(
@@ -101,10 +104,11 @@ class SiteSecureSums:
             kept = (self._folder / "sum" / "state").read_bytes()
         except FileNotFoundError:
             raise SendableError("expected the announcement of a secure sum first, found a later step") from None
-        if [request.round_number, request.exchange] != opened["step"] or not request.payload:
-            raise SendableError(
-                "expected a step of the secure sum that this site takes part in, found one of another sum"
-            )
+        expected, found = tuple(opened["step"]), (request.round_number, request.exchange)
+        if expected != found:
+            raise SendableError(f"expected a step of the secure sum of round and exchange {expected}, found: {found}")
+        if not request.payload:
+            raise SendableError(f"expected a step of the secure sum of round and exchange {expected}, found no payload")
         if request.payload[0] not in STATES or kept[0] != request.payload[0]:
             raise SendableError(f"expected step {kept[0]} of the secure sum, found: {request.payload[0]}")
         step = Step(request.payload[0])

@@ -74,7 +74,7 @@ class ShorterPauses:
 
     @contextmanager
     def record_wait(self) -> Iterator[None]:
-        """Record how long the SuperNode waited for this message; the next wait begins when the block ends."""
+        """Record how long the SuperNode waited for the message that the block answers; then begin the next wait."""
         if self.has_answered:  # the wait for the first message may take hours, and says nothing about rounds
             self.waits.append(self.now() - self.waiting_since)
         try:

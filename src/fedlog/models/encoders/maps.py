@@ -1,7 +1,7 @@
-"""Fixed maps that are applied to features; all clients make the same map from its name and a seed.
+"""Feature maps: fixed functions of features. All clients make the same feature map from its name and a seed.
 
-In a body's name the maps follow the encoder, each after a plus sign: `identity+project:64+unit`. The name of a map may
-end with a seed: `project:64:7`.
+In a body's name the feature maps follow the encoder, each after a plus sign: `identity+project:64+unit`. The name of a
+feature map may end with a seed: `project:64:7`.
 """
 
 from __future__ import annotations
@@ -26,24 +26,28 @@ class FeatureMap(nn.Module):
         self.width = width
 
     def forward(self, features: Tensor) -> Tensor:
-        """The features (n, in) after the map, (n, out)."""
+        """The function's values, (n, in) -> (n, out)."""
         return self._function(features)
 
 
 def make_direction_map(directions: Tensor, size: int) -> FeatureMap:
-    """The map that projects features onto the first `size` columns of `directions`, a matrix of `width` rows."""
+    """The feature map `principal:N`: projects features onto the first N = `size` columns of `directions`."""
     if not 1 <= size <= directions.shape[1]:
-        raise InputError(f"the number of principal directions must be 1 to {directions.shape[1]}, found: {size}")
+        raise InputError(
+            f"feature map principal:{size}: the number of principal directions must be 1 to {directions.shape[1]}, "
+            f"found: {size}",
+            hint=f"principal:{directions.shape[1]} uses all directions",
+        )
     matrix = directions[:, :size].clone()
     return FeatureMap(lambda x: x @ matrix.to(x), size)
 
 
-def parse_map(text: str, width: int) -> FeatureMap:
-    """The map of that name for features of that width: unit, scale:S, power:P, project:N, expand:N or buckets:N.
+def make_feature_map(text: str, width: int) -> FeatureMap:
+    """The feature map of that name for `width` features: unit, scale:S, power:P, project:N, expand:N or buckets:N.
 
     `unit` divides a record's features by their L2 norm, `scale` multiplies them by S, `power` raises the absolute value
     of each feature to the power P and keeps its sign. `project` and `expand` make N random features, `buckets` codes
-    each feature as one of N buckets.
+    each feature as one of N buckets. For `principal:N` see `make_direction_map`.
     """
     kind, *rest = text.split(":")
     # These do not change the width. A power below 1 shortens tails, which suits Gaussian heads.
@@ -76,7 +80,8 @@ def _make_projection(width: int, size: int, key: Key) -> FeatureMap:
     """A random orthogonal projection to `size` features, scaled so that L2 norms stay the same on average."""
     if size > width:
         raise InputError(
-            f"a projection cannot increase the number of features: {width} to {size}", hint=f"use expand:{size}"
+            f"feature map project:{size} cannot increase the number of features, found: {width} before it",
+            hint=f"use expand:{size}",
         )
     normal = torch.randn(width, size, dtype=torch.float64, generator=key.torch())
     matrix = (torch.linalg.qr(normal).Q * (width / size) ** 0.5).to(torch.float32)
@@ -84,13 +89,13 @@ def _make_projection(width: int, size: int, key: Key) -> FeatureMap:
 
 
 def _make_expansion(width: int, size: int, key: Key) -> FeatureMap:
-    """The map to `size` features, each the ReLU of a random linear function of the given features."""
+    """The feature map to `size` features, each the ReLU of a random linear function of the given features."""
     matrix = torch.randn(width, size, generator=key.torch()) / width**0.5
     return FeatureMap(lambda x: torch.relu(x @ matrix.to(x)), size)
 
 
 def _make_bucket_map(width: int, size: int, key: Key) -> FeatureMap:
-    """The map that codes each feature as one of `size` buckets (one-hot).
+    """The feature map that codes each feature as one of `size` buckets (one-hot).
 
     The edges of the buckets are quantiles of a normal distribution with mean 0. Its std is the root mean square of the
     record's features.
@@ -105,7 +110,7 @@ def _make_bucket_map(width: int, size: int, key: Key) -> FeatureMap:
 
     if width * size > LARGEST_WIDTH:
         raise InputError(
-            f"buckets would make too many features: {width * size} (at most {LARGEST_WIDTH})",
-            hint="project first: +project:64",
+            f"feature map buckets:{size} would turn {width} features into {width * size} (at most {LARGEST_WIDTH})",
+            hint=f"project first: +project:{min(64, LARGEST_WIDTH // size)}+buckets:{size}",
         )
     return FeatureMap(one_hot, width * size)

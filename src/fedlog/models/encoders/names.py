@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from fedlog.errors import InputError
 from fedlog.models.encoders.cache import Encoder
-from fedlog.models.encoders.maps import FeatureMap, make_direction_map, parse_map
+from fedlog.models.encoders.maps import FeatureMap, make_direction_map, make_feature_map
 from fedlog.models.encoders.onnx_encoder import ONNX, load_onnx, read_onnx_width
 from fedlog.models.encoders.pixels import scale_to_255
 from fedlog.models.encoders.pretrained import (
@@ -125,10 +125,11 @@ def _is_encoded(encoder: str, input_shape: tuple[int, ...]) -> bool:
     return input_shape == (parse_network_and_side(encoder)[0].width,)
 
 
-def _make_map(text: str, width: int, encoder: str, *, first: bool) -> FeatureMap:
+def _make_map_after_encoder(text: str, width: int, encoder: str, *, first: bool) -> FeatureMap:
+    """The feature map of that name; `principal:N` must come `first`, and takes its directions from the encoder."""
     kind, _, size = text.partition(":")
     if kind != "principal":
-        return parse_map(text, width)
+        return make_feature_map(text, width)
     if not first or not encoder.startswith(PRETRAINED) or not size.isdecimal():
         raise InputError(
             f"principal:N must be the first map after a pretrained network, found: {encoder}+{text}",
@@ -154,5 +155,5 @@ def make_encoder_body(parts: EncoderBodyName, input_shape: tuple[int, ...]) -> E
     width = input_shape[0] if encoder is None else encoder.width
     maps: list[FeatureMap] = []
     for text in parts.maps:
-        maps.append(_make_map(text, maps[-1].width if maps else width, parts.encoder, first=not maps))
+        maps.append(_make_map_after_encoder(text, maps[-1].width if maps else width, parts.encoder, first=not maps))
     return EncoderBody(encoder, tuple(maps))

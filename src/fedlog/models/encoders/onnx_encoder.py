@@ -73,7 +73,7 @@ def open_session(source: str | bytes) -> Any:
 
 def read_onnx_width(name: str) -> int:
     """The number of features that the ONNX file declares; InputError if it declares none."""
-    width = _open_file(name)[0].get_outputs()[0].shape[-1]
+    width = _open_and_digest_file(name)[0].get_outputs()[0].shape[-1]
     if not isinstance(width, int):
         raise InputError(
             f"body {name}: the ONNX file does not say how many features it has", hint="export it with a fixed width"
@@ -81,7 +81,7 @@ def read_onnx_width(name: str) -> int:
     return width
 
 
-def _open_file(name: str) -> tuple[Any, str]:
+def _open_and_digest_file(name: str) -> tuple[Any, str]:
     """Open an encoder's file: return its session, and the sha256 of the file together with its weight files."""
     path = Path(name.removeprefix(ONNX))
     try:
@@ -148,7 +148,7 @@ def load_onnx(name: str, input_shape: tuple[int, ...]) -> OnnxEncoder:
     The file's metadata may have `mean` and `std` (three numbers each, for pixels from 0 to 255), and `side`, the height
     and width of the square input images in pixels. Defaults: ImageNet's mean and std, and the size that the graph has.
     """
-    session, sha256 = _open_file(name)
+    session, sha256 = _open_and_digest_file(name)
     if len(session.get_inputs()) != 1 or len(session.get_outputs()) != 1:
         raise InputError(
             f"body {name}: an encoder must have one input and one output, found: {len(session.get_inputs())} and "

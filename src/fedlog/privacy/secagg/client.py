@@ -137,8 +137,8 @@ class SumClient:
             pairwise = crypto.make_mask(self.terms, key)
             masked = masked + pairwise if number > me else masked - pairwise
         peers_digest = messages.digest_peers(state.keys_digest, shares)
-        body = encode(messages.MaskedVector(peers_digest, pack_words(masked, self.terms.value_bytes)))
-        return MaskedState(peers_digest, shares), self._mark_and_sign_reply(Step.MASKED, body)
+        contents = encode(messages.MaskedVector(peers_digest, pack_words(masked, self.terms.value_bytes)))
+        return MaskedState(peers_digest, shares), self._mark_and_sign_reply(Step.MASKED, contents)
 
     def sign_survivors(self, state: MaskedState, blob: bytes) -> tuple[AgreedState, bytes]:
         """Answer step `agree`: sign the list of survivors (clients whose vectors arrived) if it is long enough."""
@@ -153,17 +153,23 @@ class SumClient:
         agreements = decode(messages.SurvivorSignatures, blob)
         for number, signature in agreements.signatures.items():
             if number not in state.survivors:
-                raise RefusalError(f"client {number} signed the list of survivors but is not on it")
+                raise RefusalError(
+                    f"client {number} signed the list of the clients that are still in this secure sum, "
+                    "but is not on it"
+                )
             self.check_signature(self.terms, Step.AGREE, number, state.survivors_digest, signature)
         if len(agreements.signatures) < self.terms.threshold:
             found = len(agreements.signatures)
-            raise RefusalError(f"too few clients signed the list of survivors: {found}, needed: {self.terms.threshold}")
+            raise RefusalError(
+                "too few clients signed the list of the clients that are still in this secure sum: "
+                f"{found}, needed: {self.terms.threshold}"
+            )
         survived = set(state.survivors)
-        body = messages.UnmaskingShares(
+        contents = messages.UnmaskingShares(
             mask_keys={n: share[:SHARE_BYTES] for n, share in state.shares.items() if n not in survived},
             seeds={n: share[SHARE_BYTES:] for n, share in state.shares.items() if n in survived},
         )
-        return self._mark_and_sign_reply(Step.UNMASK, encode(body))
+        return self._mark_and_sign_reply(Step.UNMASK, encode(contents))
 
     def _derive_public_keys(self, state: KeysState) -> messages.PublicKeys:
         """Derive the public keys of this round's secrets, and a commitment to the seed of the private mask."""
@@ -173,13 +179,13 @@ class SumClient:
             crypto.commit_to_seed(self.terms, self.identity.number, state.seed),
         )
 
-    def _mark_and_sign_reply(self, step: Step, body: bytes) -> bytes:
+    def _mark_and_sign_reply(self, step: Step, contents: bytes) -> bytes:
         """Mark the step as answered, then sign the reply.
 
         In this order, a client that restarts cannot send a second vector under the same masks.
         """
         self.answered.mark_answered(self.terms.round_name, step.name.lower())
-        return messages.sign_envelope(self.terms, self.identity, step, body)
+        return messages.sign_envelope(self.terms, self.identity, step, contents)
 
     def _check_keys(self, key_list: messages.KeyList, state: KeysState) -> dict[int, messages.PublicKeys]:
         if len(key_list.keys) < self.terms.fewest_survivors:
@@ -187,19 +193,22 @@ class SumClient:
             raise RefusalError(f"too few clients sent keys: {len(key_list.keys)}, needed: {needed}")
         keys = {}
         for number, signed in key_list.keys.items():
-            body, signature = signed[:-64], signed[-64:]
-            self.check_signature(self.terms, Step.KEYS, number, body, signature)
-            keys[number] = messages.decode_keys(body)
+            contents, signature = signed[:-64], signed[-64:]
+            self.check_signature(self.terms, Step.KEYS, number, contents, signature)
+            keys[number] = messages.decode_keys(contents)
         if keys.get(self.identity.number) != self._derive_public_keys(state):
             raise RefusalError("the list of keys does not contain the keys that this client sent")
         return keys
 
     def _check_survivors(self, members: tuple[int, ...], state: MaskedState) -> None:
         if self.identity.number not in members:
-            raise RefusalError("the list of survivors leaves out this client")
+            raise RefusalError("the list of the clients that are still in this secure sum leaves out this client")
         strangers = set(members) - state.shares.keys()
         if strangers:
-            raise RefusalError(f"the list of survivors names clients that shared no secrets: {sorted(strangers)}")
+            raise RefusalError(
+                "the list of the clients that are still in this secure sum names clients that shared no secrets: "
+                f"{sorted(strangers)}"
+            )
         if len(members) < self.terms.fewest_survivors:
             needed = self.terms.fewest_survivors
             raise RefusalError(f"too few clients sent a masked vector: {len(members)}, needed: {needed}")

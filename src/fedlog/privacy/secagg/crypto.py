@@ -47,21 +47,21 @@ class SigningIdentity:
         """The public key for the roster, 32 bytes."""
         return self._key.public_key().public_bytes_raw()
 
-    def sign(self, terms: Terms, step: Step, body: bytes) -> bytes:
-        """Sign this body: return 64 bytes that are valid for this step of this round only."""
-        return self._key.sign(_join_bytes_to_sign(terms, step, self.number, body))
+    def sign(self, terms: Terms, step: Step, contents: bytes) -> bytes:
+        """Sign the contents of a message: return 64 bytes that are valid for this step of this round only."""
+        return self._key.sign(_join_bytes_to_sign(terms, step, self.number, contents))
 
     def __repr__(self) -> str:
         return f"SigningIdentity({self.number})"
 
 
-def check_signature(terms: Terms, step: Step, sender: int, body: bytes, signature: bytes) -> None:
-    """Raise `RefusalError` unless the sender is on the roster and signed this body for this step of this round."""
+def check_signature(terms: Terms, step: Step, sender: int, contents: bytes, signature: bytes) -> None:
+    """Raise `RefusalError` unless the sender is on the roster and signed these contents for this step of this round."""
     if sender not in terms.roster:
         raise RefusalError(f"client {sender} is not on the roster")
     try:
         Ed25519PublicKey.from_public_bytes(terms.roster[sender]).verify(
-            signature, _join_bytes_to_sign(terms, step, sender, body)
+            signature, _join_bytes_to_sign(terms, step, sender, contents)
         )
     except (InvalidSignature, ValueError):
         raise RefusalError(
@@ -81,16 +81,16 @@ class SharedSignatureChecks:
 
     right: set[tuple[bytes, Step, int, bytes, bytes]] = field(default_factory=set)
 
-    def check_once(self, terms: Terms, step: Step, sender: int, body: bytes, signature: bytes) -> None:
+    def check_once(self, terms: Terms, step: Step, sender: int, contents: bytes, signature: bytes) -> None:
         """Check as `check_signature` does, but skip a signature that was found to be right before."""
-        signed = (terms.digest, step, sender, body, signature)
+        signed = (terms.digest, step, sender, contents, signature)
         if signed not in self.right:
-            check_signature(terms, step, sender, body, signature)
+            check_signature(terms, step, sender, contents, signature)
             self.right.add(signed)
 
 
-def _join_bytes_to_sign(terms: Terms, step: Step, sender: int, body: bytes) -> bytes:
-    return b"".join([terms.digest, bytes([step]), sender.to_bytes(4, "little"), body])
+def _join_bytes_to_sign(terms: Terms, step: Step, sender: int, contents: bytes) -> bytes:
+    return b"".join([terms.digest, bytes([step]), sender.to_bytes(4, "little"), contents])
 
 
 def derive_public_key(secret: bytes) -> bytes:

@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import Any, ClassVar, Protocol, TypeVar, get_type_hints
 
 from fedlog.errors import RunError
-from fedlog.wire.frame import Reader, WireError
+from fedlog.wire.frame import PayloadReader, WireError
 
 _COUNT = struct.Struct("<I")
 _NUMBER = struct.Struct("<Q")
@@ -57,7 +57,7 @@ def encode(value: _Dataclass) -> bytes:
 
 def decode(kind: type[T], blob: bytes) -> T:
     """Decode a value of type `kind`; raise RefusalError if the bytes hold anything else."""
-    reader, types = Reader(blob), _find_field_types(kind)
+    reader, types = PayloadReader(blob), _find_field_types(kind)
     try:
         values = {entry.name: _read_item(reader, types[entry.name]) for entry in fields(kind)}
         reader.require_end()
@@ -71,7 +71,7 @@ def _find_field_types(kind: type) -> dict[str, Any]:
     return get_type_hints(kind)
 
 
-def _read_item(reader: Reader, kind: Any) -> Any:
+def _read_item(reader: PayloadReader, kind: Any) -> Any:
     if kind is int:
         return _NUMBER.unpack(reader.take(8))[0]
     count = _read_count(reader)
@@ -84,7 +84,7 @@ def _read_item(reader: Reader, kind: Any) -> Any:
     return dict(entries)
 
 
-def _read_count(reader: Reader) -> int:
+def _read_count(reader: PayloadReader) -> int:
     return int(_COUNT.unpack(reader.take(4))[0])
 
 

@@ -74,8 +74,8 @@ def choose_fixed_point(
 
     `sum_bound` is the largest absolute value of a coordinate of the sum without noise: the number of records times the
     clip's bound, or the number of clients times the message norm. Sums of discrete Gaussians have sub-Gaussian tails:
-    one coordinate is beyond z * std with probability at most 2 exp(-z^2 / 2), and any of them with at most
-    `coordinates` times that.
+    one coordinate is beyond z * std with probability at most p = 2 exp(-z^2 / 2), so the probability that at least one
+    of them is beyond is at most p * `coordinates`.
     """
     if not (sum_bound >= 0 and std_of_sum >= 0 and 0 < wrap_probability < 1 and coordinates >= 1):
         raise InputError(

@@ -16,7 +16,10 @@ SEALED_BYTES = 2 * SHARE_BYTES + TAG_BYTES
 
 @dataclass(frozen=True)
 class Envelope:
-    """A client's signed message of one step of a secure sum."""
+    """A client's signed message of one step of a secure sum.
+
+    `body` is the contents of the message: one of the types below, encoded; in step `agree` a digest.
+    """
 
     sender: int
     step: int
@@ -26,7 +29,7 @@ class Envelope:
 
 @dataclass(frozen=True)
 class PublicKeys:
-    """The body of a message of step `keys`: two public keys, and a commitment to the seed of the private mask."""
+    """The contents of a message of step `keys`: two public keys, and a commitment to the seed of the private mask."""
 
     cipher: bytes
     mask: bytes
@@ -35,7 +38,7 @@ class PublicKeys:
 
 @dataclass(frozen=True)
 class SealedShares:
-    """The body of a message of step `shares`: encrypted shares of the sender's two secrets for each other client."""
+    """The contents of a message of step `shares`: encrypted shares of the sender's secrets for each other client."""
 
     keys_digest: bytes
     """Digest of the list of keys that the sender got: all clients must have the same list."""
@@ -44,7 +47,7 @@ class SealedShares:
 
 @dataclass(frozen=True)
 class MaskedVector:
-    """The body of a message of step `masked`: the client's vector under its masks."""
+    """The contents of a message of step `masked`: the client's vector under its masks."""
 
     peers_digest: bytes
     """Digest of the list of clients with which the sender shares masks."""
@@ -53,7 +56,7 @@ class MaskedVector:
 
 @dataclass(frozen=True)
 class UnmaskingShares:
-    """The body of a message of step `unmask`: shares of the dropouts' mask keys and of the survivors' seeds."""
+    """The contents of a message of step `unmask`: shares of the dropouts' mask keys and of the survivors' seeds."""
 
     mask_keys: dict[int, bytes]
     seeds: dict[int, bytes]
@@ -87,9 +90,9 @@ class SurvivorSignatures:
     signatures: dict[int, bytes]
 
 
-def sign_envelope(terms: Terms, identity: SigningIdentity, step: Step, body: bytes) -> bytes:
-    """Sign a client's message for this step of this round, and encode it as an envelope."""
-    return encode(Envelope(identity.number, int(step), body, identity.sign(terms, step, body)))
+def sign_envelope(terms: Terms, identity: SigningIdentity, step: Step, contents: bytes) -> bytes:
+    """Sign the contents of a client's message for this step of this round, and encode both as an envelope."""
+    return encode(Envelope(identity.number, int(step), contents, identity.sign(terms, step, contents)))
 
 
 def open_envelope(terms: Terms, step: Step, blob: bytes) -> Envelope:
@@ -101,9 +104,9 @@ def open_envelope(terms: Terms, step: Step, blob: bytes) -> Envelope:
     return envelope
 
 
-def decode_keys(body: bytes) -> PublicKeys:
-    """Decode the public keys in the body of a message of step `keys`; raise RefusalError if a length is wrong."""
-    keys = decode(PublicKeys, body)
+def decode_keys(contents: bytes) -> PublicKeys:
+    """Decode the contents of a message of step `keys`; raise RefusalError if a length is wrong."""
+    keys = decode(PublicKeys, contents)
     lengths = (len(keys.cipher), len(keys.mask), len(keys.commitment))
     if lengths != (32, 32, 32):
         raise RefusalError(f"expected two public keys and a commitment of 32 bytes each, found lengths: {lengths}")

@@ -69,8 +69,16 @@ def receive_message(state: ServerRound, blob: bytes) -> ServerRound:
                 state, masked=_add_once(state.masked, envelope.sender, _decode_masked_vector(state, envelope))
             )
         case Step.AGREE:
-            if envelope.sender not in state.masked or envelope.body != state.list_digest:
-                raise RefusalError(f"client {envelope.sender} signed another list of survivors than this round's")
+            if envelope.sender not in state.masked:
+                raise RefusalError(
+                    f"client {envelope.sender} signed a list of the clients that are still in this secure sum, but the "
+                    "server has no masked vector from it"
+                )
+            if envelope.body != state.list_digest:
+                raise RefusalError(
+                    f"client {envelope.sender} signed another list of the clients that are still in this secure sum "
+                    "than the server's"
+                )
             return replace(state, agreed=_add_once(state.agreed, envelope.sender, envelope.signature))
         case Step.UNMASK:
             return replace(
@@ -102,7 +110,11 @@ def close_step(state: ServerRound) -> tuple[ServerRound, dict[int, bytes]]:
             )
             return following, dict.fromkeys(state.masked, encode(state.survivors))
         case Step.AGREE:
-            _require_enough_clients(len(state.agreed), state.terms.threshold, "signed the list of survivors")
+            _require_enough_clients(
+                len(state.agreed),
+                state.terms.threshold,
+                "signed the list of the clients that are still in this secure sum",
+            )
             # All survivors sign, but a client needs only `threshold` signatures: a shorter list is cheaper to check.
             chosen = {number: state.agreed[number] for number in sorted(state.agreed)[: state.terms.threshold]}
             return replace(state, step=Step.UNMASK), dict.fromkeys(
@@ -130,8 +142,8 @@ def unmask_sum(state: ServerRound) -> SecureSumResult:
 def _find_secrets(state: ServerRound) -> tuple[dict[int, bytes], int | None]:
     """Return client -> the secret that removes its masks, and the client whose wrong shares were left out, if any.
 
-    One client with wrong shares can be left out if more clients than the threshold answered. Otherwise such a client
-    could make every sum fail.
+    If more clients than the threshold answered, the secrets can be rebuilt without one client that sent wrong shares.
+    So this client alone cannot make every sum fail.
     """
     helpers, needed = sorted(state.unmasking), state.terms.threshold
     try:
@@ -190,46 +202,61 @@ def _read_keys(state: ServerRound, number: int) -> messages.PublicKeys:
 
 
 def _decode_sealed_shares(state: ServerRound, envelope: messages.Envelope) -> dict[int, bytes]:
-    body = decode(messages.SealedShares, envelope.body)
-    if envelope.sender not in state.keys or body.keys_digest != state.list_digest:
+    contents = decode(messages.SealedShares, envelope.body)
+    if envelope.sender not in state.keys:
+        raise RefusalError(
+            f"client {envelope.sender} sent shares of its secrets, but the server has no public keys from it"
+        )
+    if contents.keys_digest != state.list_digest:
         raise RefusalError(
             f"client {envelope.sender} made its secret shares for another list of public keys than this round's"
         )
-    if body.sealed.keys() != state.keys.keys() - {envelope.sender}:
+    if contents.sealed.keys() != state.keys.keys() - {envelope.sender}:
         raise RefusalError(f"client {envelope.sender} did not send shares of its secrets to all other clients")
-    if any(len(sealed) != messages.SEALED_BYTES for sealed in body.sealed.values()):
+    if any(len(sealed) != messages.SEALED_BYTES for sealed in contents.sealed.values()):
         raise RefusalError(
             f"expected encrypted shares of {messages.SEALED_BYTES} bytes from client {envelope.sender}, "
-            f"found lengths: {sorted({len(sealed) for sealed in body.sealed.values()})}"
+            f"found lengths: {sorted({len(sealed) for sealed in contents.sealed.values()})}"
         )
-    return body.sealed
+    return contents.sealed
 
 
 def _decode_masked_vector(state: ServerRound, envelope: messages.Envelope) -> bytes:
-    body = decode(messages.MaskedVector, envelope.body)
+    contents = decode(messages.MaskedVector, envelope.body)
+    if envelope.sender not in state.sealed:
+        raise RefusalError(
+            f"client {envelope.sender} sent a masked vector, but the server has no shares of its secrets from it"
+        )
     # Masks for other peers would not cancel in the sum: such a client counts as dropped out.
-    if envelope.sender not in state.sealed or body.peers_digest != state.list_digest:
+    if contents.peers_digest != state.list_digest:
         raise RefusalError(f"client {envelope.sender} masked its vector for another list of clients than this round's")
-    if len(body.vector) != state.terms.coordinates * state.terms.value_bytes:
+    if len(contents.vector) != state.terms.coordinates * state.terms.value_bytes:
         expected = state.terms.coordinates * state.terms.value_bytes
         raise RefusalError(
-            f"expected a vector of {expected} bytes from client {envelope.sender}, found: {len(body.vector)} bytes"
+            f"expected a vector of {expected} bytes from client {envelope.sender}, found: {len(contents.vector)} bytes"
         )
-    return body.vector
+    return contents.vector
 
 
 def _decode_unmasking_shares(state: ServerRound, envelope: messages.Envelope) -> messages.UnmaskingShares:
-    body = decode(messages.UnmaskingShares, envelope.body)
+    contents = decode(messages.UnmaskingShares, envelope.body)
     if envelope.sender not in state.agreed:
-        raise RefusalError(f"client {envelope.sender} sent unmasking shares, but did not sign the list of survivors")
-    if body.seeds.keys() != state.masked.keys() or body.mask_keys.keys() != state.sealed.keys() - state.masked.keys():
-        raise RefusalError(f"client {envelope.sender} sent shares for another list of survivors than this round's")
-    if any(len(share) != SHARE_BYTES for share in (*body.seeds.values(), *body.mask_keys.values())):
-        lengths = sorted({len(share) for share in (*body.seeds.values(), *body.mask_keys.values())})
+        raise RefusalError(
+            f"client {envelope.sender} sent shares that unmask the sum, but the server has no signature from it under "
+            "the list of the clients that are still in this secure sum"
+        )
+    dropped = state.sealed.keys() - state.masked.keys()
+    if contents.seeds.keys() != state.masked.keys() or contents.mask_keys.keys() != dropped:
+        raise RefusalError(
+            f"client {envelope.sender} sent shares for another list of the clients that are still in this secure sum "
+            "than the server's"
+        )
+    if any(len(share) != SHARE_BYTES for share in (*contents.seeds.values(), *contents.mask_keys.values())):
+        lengths = sorted({len(share) for share in (*contents.seeds.values(), *contents.mask_keys.values())})
         raise RefusalError(
             f"expected shares of {SHARE_BYTES} bytes from client {envelope.sender}, found lengths: {lengths}"
         )
-    return body
+    return contents
 
 
 def _make_share_delivery(state: ServerRound, receiver: int) -> bytes:

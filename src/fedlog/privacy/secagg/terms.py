@@ -38,7 +38,7 @@ class Terms:
     threshold: int
     """The number of clients that are needed to unmask the sum."""
     honest: int
-    """The fewest honest survivors; with fewer, the round fails before anything is unmasked."""
+    """The fewest honest clients that do not drop out; with fewer, the round fails before anything is unmasked."""
     corrupted: int
     """The largest number of clients that share what they see with the server."""
     coordinates: int
@@ -64,7 +64,7 @@ class Terms:
                 )
         if self.honest < FEWEST:
             raise InputError(
-                f"a secure sum needs at least {FEWEST} honest survivors, found: {self.honest}",
+                f"a secure sum needs at least {FEWEST} honest clients that do not drop out, found: {self.honest}",
                 hint="let more clients take part: in a sum of two, each could compute the other's vector",
             )
         if self.corrupted < 0 or 2 * self.threshold <= n + self.corrupted or self.threshold > n:
@@ -75,8 +75,8 @@ class Terms:
             )
         if self.fewest_survivors > n:
             raise InputError(
-                f"the honest survivors and the corrupted clients together must be at most the {n} clients on the "
-                f"roster, found: {self.honest} honest and {self.corrupted} corrupted",
+                f"the honest clients that do not drop out and the corrupted clients together must be at most the {n} "
+                f"clients on the roster, found: {self.honest} honest and {self.corrupted} corrupted",
                 hint="lower `honest` or `corrupted`, or let more clients take part",
             )
 

@@ -53,7 +53,7 @@ def make_methods_table(findings: Findings) -> TextTable:
 def make_sites_table(findings: Findings) -> TextTable:
     """Make a table with a line for each site: its numbers of rows, its accuracy by training alone, and its gains.
 
-    For each other variant of a method, a column has the site's gain over training alone.
+    A gain is that of one variant of a method over training alone; each variant has a column.
     """
     others = [results for results in findings.results.values() if results.label != findings.local_label]
     alone = None if findings.local_label is None else findings.results[findings.local_label]

@@ -63,7 +63,7 @@ def make_comparison_section(
     name = f"comparison-{number}"
     curves = _read_curves(findings, styles)
     judged = curves if _find_evaluated_rows(findings) == "test" else {}
-    plots = [_plot_by_bits(findings, styles, judged, name)]
+    plots = [_plot_accuracy_by_bits(findings, styles, judged, name)]
     if curves:
         plots += make_curve_plots(list(curves.values()), None, f"{_find_evaluated_rows(findings)} accuracy", name)[:1]
     return ComparisonSection(
@@ -72,7 +72,7 @@ def make_comparison_section(
         advice=advice.sentence,
         confirmation=advice.confirmation,
         plots=tuple(plots),
-        sites_plot=_plot_by_site(findings, styles, name),
+        sites_plot=_plot_gains_by_site(findings, styles, name),
         methods=_replace_labels_by_names(make_methods_table(findings), styles),
         sites=_replace_labels_by_names(make_sites_table(findings), styles),
         remarks=(*findings.warnings, *notes),
@@ -87,7 +87,9 @@ def _replace_labels_by_names(table: TextTable, styles: dict[str, Style]) -> Text
     return replace(table, columns=columns, rows=rows)
 
 
-def _plot_by_bits(findings: Findings, styles: dict[str, Style], curves: Mapping[str, Curve], name: str) -> Plot:
+def _plot_accuracy_by_bits(
+    findings: Findings, styles: dict[str, Style], curves: Mapping[str, Curve], name: str
+) -> Plot:
     """Plot each variant's final test accuracy by bits, with its interval.
 
     For variants in `curves`, also plot the test accuracy after each round. A variant that sends nothing is drawn as a
@@ -163,7 +165,7 @@ def _explain_missing_curves(
 
 def _find_evaluated_rows(findings: Findings) -> str:
     """Return `test` or `validation`: the rows on which the accuracy after each round was measured."""
-    return next(iter(findings.runs.values())).spec.judge.parts[0].value
+    return next(iter(findings.runs.values())).spec.judge.kinds[0].value
 
 
 def _read_curves(findings: Findings, styles: dict[str, Style]) -> dict[str, Curve]:
@@ -181,7 +183,7 @@ def _read_curves(findings: Findings, styles: dict[str, Style]) -> dict[str, Curv
     return curves
 
 
-def _plot_by_site(findings: Findings, styles: dict[str, Style], name: str) -> Plot | None:
+def _plot_gains_by_site(findings: Findings, styles: dict[str, Style], name: str) -> Plot | None:
     """Plot each variant's gain over training alone at each site, on validation rows; None if there are no gains."""
     others = [label for label in findings.labels if label != findings.local_label]
     sites = findings.sites[:MOST_SITES]

@@ -132,7 +132,7 @@ def make_goal_table(finished: Mapping[str, FinishedRuns], table_1: Mapping[str, 
         for method in ("fedlog", "fedlog-c", *(("fedproto", "lg-fedavg-1", "fedavg") if data == "mnist" else ())):
             way = next((way for way in GOAL_WAYS if runs_of.get(f"{method}-{way}")), GOAL_WAYS[0])
             uncompressed = find_uncompressed_runs(data, method, finished[data], table)
-            rows.append(_make_bits_to_goal_row(data, method, way, runs_of.get(f"{method}-{way}", []), uncompressed))
+            rows.append(_make_goal_row(data, method, way, runs_of.get(f"{method}-{way}", []), uncompressed))
     notes = (
         "Bits: both directions, until the paper's threshold is reached. *: a seed never reached it.",
         f"Aim: at most {100 * GOAL_SHARE:g} % of the bits of `f32`, and at most {GOAL_LOSS:g} points of accuracy lost. "
@@ -142,9 +142,10 @@ def make_goal_table(finished: Mapping[str, FinishedRuns], table_1: Mapping[str, 
     return TextTable.from_rows(rows, notes=notes)
 
 
-def _make_bits_to_goal_row(
+def _make_goal_row(
     data: str, method: str, way: str, runs: Sequence[RunResult], uncompressed: Mapping[int, RunResult]
 ) -> dict[str, str]:
+    """Make the table row of one method; `way` is the way of sending: a codec, and what messages leave out."""
     part = TABLE_1[data]
     threshold = part.threshold / 100
     costs = {run.seed: run.compute_cost_to_reach(threshold) for run in runs}
@@ -230,6 +231,7 @@ def make_bits_and_accuracy_table(
 def _make_bits_and_accuracy_row(
     method: str, way: str, runs: Sequence[RunResult], uncompressed: Mapping[int, RunResult], threshold: float
 ) -> dict[str, str]:
+    """Make the table row of one method; `way` is the way of sending: a codec, and what messages leave out."""
     costs = {run.seed: run.compute_cost_to_reach(threshold) for run in runs}
     difference = None if way == UNCOMPRESSED else compare_final_accuracy(runs, uncompressed)
     return {

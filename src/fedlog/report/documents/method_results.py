@@ -98,7 +98,7 @@ def write_method_results(results: Path, docs: Path) -> list[Path]:
         title = TITLE.search(text)
         if title is None:  # the list of methods
             listed = [(each, found[each]) for each in SHOWN_EXPERIMENTS if each.page == INDEX]
-            write_file(page, _insert_section(text, _format_list_of_methods(listed)))
+            write_file(page, _insert_section(text, _format_tables_of_all_methods(listed)))
             written.append(page)
             continue
         methods = re.findall(r"`([^`]+)`", title[1])
@@ -151,7 +151,7 @@ def _format_section(
     )
 
 
-def _format_list_of_methods(shown: Sequence[tuple[ShownExperiment, Mapping[str, MethodResults]]]) -> str:
+def _format_tables_of_all_methods(shown: Sequence[tuple[ShownExperiment, Mapping[str, MethodResults]]]) -> str:
     """Return a Markdown table for each experiment, with the results of all methods, the most accurate method first."""
     lines = ["## Every method on digits", ""]
     for experiment, figures in shown:

@@ -23,9 +23,9 @@ START, END = "<!-- tuned: written by `fedlog docs` -->", "<!-- end of tuned -->"
 
 @dataclass(frozen=True)
 class RecipeChoice:
-    """The grid row chosen for one method, and its gains in accuracy over the first row of the method, by data set.
+    """The best of a method's eight combinations of settings, and the accuracy that it gains on each data set.
 
-    The first row of a method has the optimiser of the paper's authors.
+    Gains are over the method's first combination, which has the optimiser of the paper's authors.
     """
 
     chosen: TableRow  # of the first grid
@@ -40,17 +40,17 @@ class RecipeChoice:
         return TunedSettings(times, spec.moments, spec.decay, spec.weight_decay, options)
 
 
-def choose_grid_rows(results: Path) -> dict[str, RecipeChoice]:
-    """Choose a grid row for each method whose runs in all grids are finished; return the choices by method."""
+def choose_tuned_settings(results: Path) -> dict[str, RecipeChoice]:
+    """Choose the best settings of each method whose runs in all grids are finished; return the choices by method."""
     grids = [collect_runs(grid, results) for grid in RECIPE_GRIDS]
-    found = {method: _choose_row(method, grids) for method in TABLE_METHODS}
+    found = {method: _choose_settings_of_method(method, grids) for method in TABLE_METHODS}
     return {method: choice for method, choice in found.items() if choice is not None}
 
 
-def _choose_row(method: str, grids: Sequence[FinishedRuns]) -> RecipeChoice | None:
-    """Choose the grid row with the highest mean accuracy over the grids; None if a run is missing.
+def _choose_settings_of_method(method: str, grids: Sequence[FinishedRuns]) -> RecipeChoice | None:
+    """Choose the settings with the highest mean accuracy over the grids; None if a run is missing.
 
-    Rows with `first_head=statistics` are left out: such a head needs an exchange of untrained features, which is
+    Settings with `first_head=statistics` are left out: such a head needs an exchange of untrained features, which is
     impossible with different bodies and which sites refuse, so it cannot be a default.
     """
     rows = list_rows_of_method(method, grids[0].experiment)
@@ -70,7 +70,7 @@ def _choose_row(method: str, grids: Sequence[FinishedRuns]) -> RecipeChoice | No
 
 
 def make_recipe_table(choices: Mapping[str, RecipeChoice]) -> TextTable:
-    """Make a table with the tuned settings of each method, and the points that they gained in each grid."""
+    """Make a table of each method's tuned settings, and of their gains on each data set (`RecipeChoice.gains`)."""
     rows = tuple(
         (
             find_style(method).label,
@@ -89,4 +89,4 @@ def make_recipe_table(choices: Mapping[str, RecipeChoice]) -> TextTable:
 
 def write_recipe_table(results: Path, page: Path) -> list[Path]:
     """Replace the table of tuned settings in the page, and return [page]; return [] if the page does not exist."""
-    return replace_marked_text(page, START, END, make_recipe_table(choose_grid_rows(results)).to_markdown())
+    return replace_marked_text(page, START, END, make_recipe_table(choose_tuned_settings(results)).to_markdown())

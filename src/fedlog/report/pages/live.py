@@ -42,7 +42,7 @@ class ServedPages:
 
 def make_pages_of_runs(folder: Path) -> ServedPages:
     """Make the pages to serve for the folder of a run, or for a folder with many runs."""
-    return ServedPages(folder, find_run_folders, _render_folder, _list_files)
+    return ServedPages(folder, find_run_folders, _render_folder, _list_page_sources)
 
 
 def _render_folder(folder: Path, records_version: str) -> str:
@@ -54,7 +54,7 @@ def _render_folder(folder: Path, records_version: str) -> str:
     )
 
 
-def _list_files(folder: Path) -> Iterator[Path]:
+def _list_page_sources(folder: Path) -> Iterator[Path]:
     """List the files that the folder's page is made from; for a single run, also those of its baseline runs."""
     runs = find_run_folders(folder)
     if (folder / CONFIG).exists():

@@ -12,7 +12,12 @@ from typing import Any
 from fedlog.engine.simulate.simulator import RoundRecord
 from fedlog.experiments.run import records
 from fedlog.experiments.run.baselines import find_baselines
-from fedlog.experiments.run.client_files import ClientDescription, Geometry, read_client_descriptions, read_geometry
+from fedlog.experiments.run.client_files import (
+    ClassMeansPlane,
+    ClientDescription,
+    read_client_descriptions,
+    read_geometry,
+)
 from fedlog.experiments.run.execute import CONFIG, RECORDS, read_spec, read_summary_if_finished
 from fedlog.experiments.run.probability_calibration import RunCalibration
 from fedlog.experiments.run.records import Summary
@@ -60,7 +65,7 @@ class RunFacts:
     summary: Summary | None  # None if the run is still running or was interrupted
     baselines: Mapping[str, Summary]  # finished runs of other methods beside this run, by method
     descriptions: Mapping[str, ClientDescription]
-    geometry: Geometry | None
+    geometry: ClassMeansPlane | None
     scores: RunScores | None
     calibration: RunCalibration | None
     made_with: Mapping[str, Any]  # the versions of fedlog, Python and others, by name
@@ -86,7 +91,7 @@ class RunFacts:
     def measure(self) -> str:
         """The name of the measure on the page, such as `test accuracy`; for numbers, `share inside 90 % intervals`."""
         predicts_number = bool(self.rounds) and bool(self.rounds[-1].rmse_per_client)
-        return "share inside 90 % intervals" if predicts_number else f"{self.spec.judge.parts[0].value} accuracy"
+        return "share inside 90 % intervals" if predicts_number else f"{self.spec.judge.kinds[0].value} accuracy"
 
     @property
     def mean_rmse(self) -> float | None:
@@ -139,7 +144,7 @@ class RunFacts:
     @property
     def lowest_clients(self) -> list[ClientFacts]:
         """The tenth of the clients that has the lowest accuracies; at least one client."""
-        return find_lowest_tenth(self.clients)
+        return find_least_accurate_tenth(self.clients)
 
 
 def sum_bits_by_kind(rounds: Iterable[Mapping[str, int]], opening: Mapping[str, int]) -> dict[tuple[str, str], int]:
@@ -156,7 +161,7 @@ def sum_bits_by_kind(rounds: Iterable[Mapping[str, int]], opening: Mapping[str, 
     return found
 
 
-def find_lowest_tenth(clients: Sequence[ClientFacts]) -> list[ClientFacts]:
+def find_least_accurate_tenth(clients: Sequence[ClientFacts]) -> list[ClientFacts]:
     """Return the tenth of the clients with the lowest accuracies, at least one client.
 
     `clients` must be sorted by accuracy, the lowest first.

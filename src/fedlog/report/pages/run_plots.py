@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedlog.experiments.run import records
 from fedlog.experiments.run.execute import RECORDS
-from fedlog.report.pages.run_facts import ClientFacts, RunFacts, find_lowest_tenth
+from fedlog.report.pages.run_facts import ClientFacts, RunFacts, find_least_accurate_tenth
 from fedlog.report.parts.axes import Axis, make_linear_axis
 from fedlog.report.parts.curves import make_curve, make_curve_plots
 from fedlog.report.parts.plots import BOTTOM, LEFT, RIGHT, TOP, WIDTH, Bar, BarChart, BarPart, Plot, Point, Series
@@ -56,7 +56,7 @@ def make_clients_plot(clients: Sequence[ClientFacts], method: str, measure: str,
     series = [Series(method, style, tuple(own), joined=False, size=size)]
     if without and method != "local":
         series.insert(0, Series("local", alone, tuple(without), joined=False, hollow=True, size=size * 0.85))
-    worst = find_lowest_tenth(judged)
+    worst = find_least_accurate_tenth(judged)
     return Plot(
         name="clients",
         title=f"{measure[0].upper()}{measure[1:]} of each {who} (%)",

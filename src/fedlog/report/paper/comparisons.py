@@ -14,7 +14,7 @@ from fedlog.experiments.tables.significance import (
     PairedEstimate,
     SignificanceTest,
     compare_all_with_reference,
-    count_seeds_needed,
+    count_differing_pairs_needed,
 )
 from fedlog.report.parts.tables import format_p_value, format_with_interval
 
@@ -128,7 +128,7 @@ HOW_TO_READ = (
     "**Hodges-Lehmann**: the median of the pairwise means of these differences, in points. From 6 common seeds on it "
     "has an exact interval of at least 95 %.",
     "**p**: a one-tailed Wilcoxon signed-rank test, paired by seed, in the direction that was seen. To reach "
-    f"p < {LEVEL} it needs at least {count_seeds_needed(LEVEL)} common seeds that differ.",
+    f"p < {LEVEL} it needs at least {count_differing_pairs_needed(LEVEL)} common seeds that differ.",
     f"**Arrows**: p < {LEVEL} without correction, as in the paper. The direction is chosen after looking, so chance "
     "alone makes an arrow about twice as often as this level says. Holm's column is corrected for the number of tests.",
     "**Bits**: those of the encoded messages of all clients, with framing and the opening exchange.",
@@ -147,7 +147,9 @@ def describe_correction(experiment: Experiment, tests: Mapping[str, Significance
     members = "the rows that the paper prints" if printed else "the federated methods"
     enough = ""
     if tested > 1:
-        enough = f" For p < {LEVEL}, each of these needs {count_seeds_needed(LEVEL, tested)} seeds that differ."
+        enough = (
+            f" For p < {LEVEL}, each of these needs {count_differing_pairs_needed(LEVEL, tested)} seeds that differ."
+        )
     return (
         f"Holm: p corrected for {members}; {tested or 'none'} of them could be tested.{enough} "
         f"Other rows are not corrected ({NOT_CORRECTED})."

@@ -33,7 +33,7 @@ def draw_method_curves(finished: FinishedRuns) -> str:
             continue
         look = styles[row.name].matplotlib_line
         accuracy = read_accuracy_curves(runs)
-        megabits = np.array(runs[0].bits_by_round)[: accuracy.shape[1]] / 1e6
+        megabits = np.array(runs[0].bits_so_far_by_round)[: accuracy.shape[1]] / 1e6
         mean, spread = accuracy.mean(0), accuracy.std(0)
         rounds = np.arange(1, len(mean) + 1)
         by_round.plot(rounds, mean, label=f"{row.label} ({len(runs)})", linewidth=1.2, **look)
@@ -68,14 +68,14 @@ def draw_synthetic_panels(finished: FinishedRuns) -> str:
         panels[0, 0].legend(fontsize="x-small")
     title = "initial representations, FedLog's first head"
     if _draw_panel(panels[0, 1], title, of_ours, "features_before", ours.label):
-        _draw_separators(panels[0, 1], [of_ours[0]["head_before"]], "black")
+        _draw_decision_boundaries(panels[0, 1], [of_ours[0]["head_before"]], "black")
     _draw_accuracies(panels[0, 2], finished, "train_accuracy", "training accuracy (%)")
     title = "LG-FedAvg: local (black), averaged (red)"
     if _draw_panel(panels[1, 0], title, of_averaged, "features_after", averaged.label):
-        _draw_separators(panels[1, 0], [client["head_local"] for client in of_averaged], "black")
-        _draw_separators(panels[1, 0], [of_averaged[0]["head_after"]], "red")
+        _draw_decision_boundaries(panels[1, 0], [client["head_local"] for client in of_averaged], "black")
+        _draw_decision_boundaries(panels[1, 0], [of_averaged[0]["head_after"]], "red")
     if _draw_panel(panels[1, 1], "FedLog: the server's separator (red)", of_ours, "features_after", ours.label):
-        _draw_separators(panels[1, 1], [of_ours[0]["head_after"]], "red")
+        _draw_decision_boundaries(panels[1, 1], [of_ours[0]["head_after"]], "red")
     _draw_accuracies(panels[1, 2], finished, "test_accuracy", "test accuracy (%)")
     return convert_figure_to_svg(figure)
 
@@ -110,7 +110,7 @@ def _draw_panel(axes: Axes, title: str, clients: Sequence[dict[str, Any]], key: 
     return True
 
 
-def _draw_separators(axes: Axes, heads: Sequence[list[list[float]]], colour: str) -> None:
+def _draw_decision_boundaries(axes: Axes, heads: Sequence[list[list[float]]], colour: str) -> None:
     """Draw the decision boundary of each head (two classes), without changing the limits of the axes."""
     x_range, y_range = axes.get_xlim(), axes.get_ylim()
     for head in heads:

@@ -111,14 +111,15 @@ def _describe_seeds(finished: FinishedRuns) -> str:
     return f"seeds ({by_row}; both: {len(first & second)})"
 
 
-Sweeps = Mapping[int, Sequence[IterationRecord]]
+# Seed -> the records of a run, one for each number of local iterations: 1, 2, ...
+RecordsBySeed = Mapping[int, Sequence[IterationRecord]]
 
 
-def _make_iteration_row(iterations: int, first: Sweeps, second: Sweeps) -> tuple[str, ...]:
+def _make_iteration_row(iterations: int, first: RecordsBySeed, second: RecordsBySeed) -> tuple[str, ...]:
     """Make the table row for this number of local iterations: the accuracies of two methods, then their differences."""
 
-    def read_accuracies(sweeps: Sweeps, part: str) -> dict[int, float]:
-        return {seed: 100 * float(getattr(sweep[iterations - 1], part)) for seed, sweep in sweeps.items()}
+    def read_accuracies(by_seed: RecordsBySeed, part: str) -> dict[int, float]:
+        return {seed: 100 * float(getattr(records[iterations - 1], part)) for seed, records in by_seed.items()}
 
     cells, differences = [], []
     for part in ("train_accuracy", "test_accuracy"):

@@ -47,7 +47,7 @@ FORMULA_COLOURS = {
 
 
 def make_privacy_tables(finished: FinishedRuns) -> list[TextTable]:
-    """Make tables of noise levels with their epsilons, of repeated noise, of checks of the epsilons, of guarantees."""
+    """Make four tables: levels of noise, repeated draws of noise, checks of the formulas, and runs with a guarantee."""
     return [
         make_noise_level_table(finished),
         make_repeated_noise_table(finished),
@@ -92,7 +92,7 @@ def count_releases(finished: FinishedRuns) -> int:
 
 
 def make_repeated_noise_table(finished: FinishedRuns) -> TextTable:
-    """Make a table of accuracies that differ in the draw of the noise alone, with their standard deviation."""
+    """Make a table of accuracies of runs that differ only in the draw of the noise, and their standard deviation."""
     rows = []
     for level in REPEATED_LEVELS:
         names = [make_name_of_repeated_row(level, draw) for draw in NOISE_DRAWS]

@@ -17,7 +17,7 @@ from markupsafe import Markup
 
 from fedlog.experiments.tables.catalog import list_experiments_with_versions
 from fedlog.experiments.tables.cells import CellState, ExperimentKind
-from fedlog.experiments.tables.finished_cells import FinishedRuns, collect_runs, read_verifications
+from fedlog.experiments.tables.finished_cells import FinishedRuns, collect_runs, read_verification_results
 from fedlog.experiments.tables.privacy_figure import PRIVACY_FIGURE
 from fedlog.files.durable import write_file
 from fedlog.report.paper import figures
@@ -40,8 +40,8 @@ DISCUSSION, FIGURE = "discussion.md", "figure.svg"
 INDEX, PAGES = "reproduction.md", "reproduction"
 GUARANTEES, GUARANTEES_END = "<!-- guarantees: written by `fedlog docs` -->", "<!-- end of guarantees -->"
 TITLE = "The paper, reproduced"
-# A number of at least 1 with more than two decimals. Smaller numbers are the scales of letters, and stay as they are.
-LONG_COORDINATE = re.compile(r"(?<![\d.])([1-9]\d*\.\d\d)\d+")
+# A number of at least 1 with more than one decimal. Smaller numbers are the scales of letters, and stay as they are.
+LONG_COORDINATE = re.compile(r"(?<![\d.])([1-9]\d*\.\d)\d+")
 
 HOW_TO_RUN = (
     "`fedlog reproduce NAME` runs an experiment, and goes on where it was stopped. `--methods` and `--seeds` choose "
@@ -72,7 +72,7 @@ class ExperimentPage:
         if states[CellState.OTHER]:
             folders = ", ".join(folder.relative_to(self.finished.folder).as_posix() for folder in self.finished.others)
             parts.append(f"{states[CellState.OTHER]} left out: made with other settings ({folders})")
-        tried = read_verifications(self.finished.folder)
+        tried = read_verification_results(self.finished.folder)
         if tried:
             differing = [name for name, each in tried.items() if each.first_difference is not None]
             named = f", not {', '.join(differing)}" if differing else ""
@@ -82,7 +82,7 @@ class ExperimentPage:
 
     @property
     def encoded_figure(self) -> str:
-        """The SVG figure in base64, to be embedded in an HTML page, with coordinates to a hundredth of a point."""
+        """The SVG figure in base64, to be embedded in an HTML page, with coordinates to a tenth of a point."""
         shorter = LONG_COORDINATE.sub(r"\1", self.figure or "")
         return base64.b64encode(shorter.encode()).decode()
 

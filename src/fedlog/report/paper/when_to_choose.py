@@ -1,6 +1,6 @@
-"""The tables and the picture of the experiment `when-to-choose`: it compares methods with training alone.
+"""The tables and the picture of the experiment `when-to-choose`, which compares methods with training alone.
 
-It does so in several conditions: each is a data set and the way it is divided among clients.
+They are compared in several conditions. A condition is a data set and the way it is divided among clients.
 """
 
 from __future__ import annotations
@@ -40,12 +40,15 @@ def make_rounds_table(finished: FinishedRuns) -> TextTable:
 
     It has a row for each condition and method.
     """
-    rows = [_make_round_row(condition, method, finished) for condition, method in _list_finished_methods(finished)]
+    rows = [
+        _make_round_row(condition, method, finished)
+        for condition, method in _list_conditions_and_finished_methods(finished)
+    ]
     notes = (*_list_notes_on_late_changes(finished), *_list_notes_on_missing_methods(finished))
     return TextTable.from_rows(rows, "Accuracy by round in %, and points over training alone", notes)
 
 
-def _list_finished_methods(finished: FinishedRuns) -> Iterator[tuple[Condition, str]]:
+def _list_conditions_and_finished_methods(finished: FinishedRuns) -> Iterator[tuple[Condition, str]]:
     """Yield each pair (condition, method) that has a finished run."""
     pairs = ((condition, method) for condition in CONDITIONS for method in METHODS)
     return ((condition, method) for condition, method in pairs if finished.runs[condition.make_row_name(method)])
@@ -106,10 +109,10 @@ def _list_notes_on_late_changes(finished: FinishedRuns) -> tuple[str, ...]:
 def make_bits_table(finished: FinishedRuns) -> TextTable:
     """Make a table of each method's bits in a whole run, and its accuracy within several budgets of bits."""
     rows = []
-    for condition, method in _list_finished_methods(finished):
+    for condition, method in _list_conditions_and_finished_methods(finished):
         if method != ALONE:
             runs = finished.runs[condition.make_row_name(method)]
-            total = Mean.from_values([run.bits_by_round[-1] for run in runs]).value
+            total = Mean.from_values([run.bits_so_far_by_round[-1] for run in runs]).value
             named = {
                 "condition, method": f"{condition.title}: {STYLES[method].label}",
                 "bits of the run": describe_bits(total),
@@ -127,7 +130,7 @@ def make_bits_table(finished: FinishedRuns) -> TextTable:
 
 def _format_accuracy_within_budget(runs: Sequence[RunResult], budget: float) -> str:
     """Format the mean accuracy after the last round within a budget of bits; blank if a seed has no such round."""
-    within = [sum(bits <= budget for bits in run.bits_by_round) for run in runs]
+    within = [sum(bits <= budget for bits in run.bits_so_far_by_round) for run in runs]
     if not all(within):
         return ""
     return format_mean_of_values(

@@ -43,7 +43,7 @@ def make_linear_axis(label: str, values: Iterable[float], whole_numbers: bool = 
     step = max(1.0, float(round(step))) if whole_numbers else step
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     values_at = [at * step for at in range(first, last + 1)]
-    digits = max(0, (1 if _find_leading_digits(step) == 2.5 else 0) - math.floor(math.log10(step) + 1e-9))
+    digits = max(0, (1 if _compute_mantissa(step) == 2.5 else 0) - math.floor(math.log10(step) + 1e-9))
     ticks = tuple((value, f"{value:.{digits}f}") for value in values_at)
     return Axis(label, values_at[0], values_at[-1], ticks)
 
@@ -94,5 +94,6 @@ def _choose_step(rough: float) -> float:
     return next(step * power for step in STEP_CHOICES if step * power >= rough * 0.999)
 
 
-def _find_leading_digits(step: float) -> float:
+def _compute_mantissa(step: float) -> float:
+    """Return the number without its power of ten, such as 2.5 for 0.025 or for 250."""
     return round(step / 10.0 ** math.floor(math.log10(step) + 1e-9), 6)

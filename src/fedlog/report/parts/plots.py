@@ -90,8 +90,8 @@ class Plot:
         return {"left": LEFT, "right": WIDTH - RIGHT, "top": TOP, "bottom": self.height - BOTTOM, "width": WIDTH}
 
     @property
-    def drawn_shade(self) -> tuple[float, float] | None:
-        """The left end and the width of the shaded part; None if nothing is shaded."""
+    def placed_shade(self) -> tuple[float, float] | None:
+        """The left end and the width of the shaded part in the SVG drawing; None if nothing is shaded."""
         if self.shaded is None:
             return None
         left, right = (self.find_position(x, self.y.low)[0] for x in self.shaded)
@@ -259,7 +259,7 @@ class BarChart:
 
     @property
     def placed_bars(self) -> list[tuple[Bar, list[tuple[BarPart, float, float]]]]:
-        """Each bar with its parts as (part, start, width), in shares of the longest bar."""
+        """Each bar with its parts as (part, start, width); the length of the longest bar is 1."""
         longest = max((sum(part.amount for part in bar.parts) for bar in self.bars), default=0) or 1.0
         found = []
         for bar in self.bars:

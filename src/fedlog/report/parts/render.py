@@ -20,8 +20,8 @@ MINUS = "\N{MINUS SIGN}"
 def render_page(template: str, **values: Any) -> str:
     """Return the HTML of a page: the template filled with these values.
 
-    `records_version` is the version of the records that the page shows: while `fedlog watch` serves the page, the page
-    reloads when there is a newer version. It is None for a page in a file.
+    `records_version` is a hash that changes when the records change (`hash_file_states`): while `fedlog watch` serves
+    the page, the page reloads when there is another hash. It is None for a page in a file.
     """
     return _make_template_environment().get_template(template).render(**values)
 

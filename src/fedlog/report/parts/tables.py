@@ -138,7 +138,7 @@ def replace_marked_text(page: Path, start: str, end: str, content: str) -> list[
     _, ended, after = rest.partition(end)
     if not (begun and ended):
         raise InputError(
-            f"{page} does not have the marks {start} and, after it, {end}",
+            f"{page} lacks the mark {start}, or after it the mark {end}",
             hint="add what is missing to the page, each mark on its own line",
         )
     write_file(page, f"{before}{start}\n{content}{end}{after}")

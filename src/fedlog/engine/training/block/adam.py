@@ -135,7 +135,10 @@ class _AdamSettings(ctypes.Structure):
 def step_fused(
     arguments: dict[str, Any], flat: Tensor, rows: Tensor, first: Tensor, second: Tensor, steps: Tensor
 ) -> None:
-    """Update every row by PyTorch's fused AdamW with the gradients in `flat`; `steps` already counts this step."""
+    """Update the clients' flattened parameters (`rows`) by PyTorch's fused AdamW with the gradients in `flat`.
+
+    `arguments` are those of `make_adam_arguments`. `steps` already counts this step.
+    """
     torch._fused_adamw_(rows.unbind(), flat.unbind(), first.unbind(), second.unbind(), [], steps.unbind(), **arguments)
 
 
@@ -148,10 +151,11 @@ def step_compiled(
     second: Tensor,
     steps: Tensor,
 ) -> bool:
-    """Update every row by the compiled step, and return True; if this processor cannot run it, only return False.
+    """Update the clients' flattened parameters (`rows`) by the compiled step, and return True.
 
-    A row consists of parts of these sizes, and each part has its gradient (clients, size), or None for zeros. `steps`
-    already counts this step.
+    If this processor cannot run the step, only return False. A row consists of parameters of these sizes, and each
+    parameter has its gradient (clients, size), or None for zeros. `arguments` are those of `make_adam_arguments`.
+    `steps` already counts this step.
     """
     clients, size = rows.shape
     rate, beta1, beta2 = arguments["lr"], arguments["beta1"], arguments["beta2"]

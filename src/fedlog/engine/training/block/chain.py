@@ -41,7 +41,8 @@ class _Step(ctypes.Structure):
 class Buffer:
     """The place of one value of one client in memory: `size` numbers, `offset` numbers after the start of a tensor.
 
-    `base` is the tensor's number in `Program.run`; 0 is the workspace, where later values may get the same place.
+    `base` says which tensor: 0 is the workspace, and 1, 2, ... are the tensors that `Program.run` is given. In the
+    workspace, the place of a value that is no longer needed is given to a later value.
     """
 
     size: int
@@ -50,8 +51,8 @@ class Buffer:
 
 
 @dataclass(frozen=True, eq=False)
-class Node:
-    """Where the inputs, parameters and output of one layer of a chain lie in memory."""
+class LayerMemory:
+    """Where the inputs, parameters and output of one layer of a chain lie in memory, for one client."""
 
     batch: int
     shapes: tuple[Shape, ...]  # of one record, of each input
@@ -68,13 +69,13 @@ class Link(Protocol):
     def names(self) -> tuple[str, ...]:
         """The full names of the parameters that the layer may have."""
 
-    def forward(self, program: Program, node: Node) -> None:
-        """Add the steps that compute the output; list in `node.kept` what they store for `backward` besides it."""
+    def forward(self, program: Program, memory: LayerMemory) -> None:
+        """Add the steps that compute the output; list in `memory.kept` all other values that `backward` needs."""
 
     def backward(
         self,
         program: Program,
-        node: Node,
+        memory: LayerMemory,
         gradient: Buffer,
         needs: tuple[bool, ...],
         param_gradients: list[Buffer | None],
@@ -125,7 +126,7 @@ class Program:
         self._calls.append((name, sizes, list(buffers)))
 
     def run(self, clients: int, bases: Sequence[Tensor | None]) -> None:
-        """Run all steps for each client; `bases` are the tensors 1, 2, ... that buffers refer to (0: the workspace)."""
+        """Run all steps for each client; `bases` are the tensors 1, 2, ... of `Buffer.base`."""
         if self._steps is None:
             self._steps = self._compile()
         workspace = get_scratch_space(self._scratch.offset + self._scratch.size, self._dtype)
@@ -179,7 +180,7 @@ def _round_up_to_cache_lines(size: int) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class _Plan:
+class _ChainPrograms:
     """The forward and backward programs of a chain for one batch size."""
 
     forward: Program
@@ -187,7 +188,7 @@ class _Plan:
 
 
 @dataclass(frozen=True)
-class _PlanKey:
+class _ChainProgramsKey:
     """What a chain's programs depend on: the batch size, the parameters that exist, and what needs a gradient."""
 
     batch: int
@@ -207,7 +208,7 @@ class ChainStage:
     reads: tuple[int, ...]
     writes: tuple[int, ...]
     kept: frozenset[int]  # the slots that backward passes read
-    plans: dict[_PlanKey, _Plan] = field(default_factory=dict)
+    programs: dict[_ChainProgramsKey, _ChainPrograms] = field(default_factory=dict)
 
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor | tuple[Tensor, ...]:
         """Compute the chain, and return those of its values that layers outside of it read."""
@@ -219,7 +220,7 @@ class ChainStage:
         else:
             needs = (False,) * len(tensors)
             found = self.compute(
-                self.get_plan(names, tensors, needs), [_make_clients_contiguous(one) for one in tensors]
+                self.get_programs(names, tensors, needs), [_make_clients_contiguous(one) for one in tensors]
             )[0]
         return found[0] if len(found) == 1 else found
 
@@ -227,16 +228,16 @@ class ChainStage:
         """The names of the chain's parameters that are in `params`."""
         return tuple(name for link in self.links for name in link.names if name in params)
 
-    def get_plan(self, names: tuple[str, ...], tensors: Sequence[Tensor], needs: Sequence[bool]) -> _Plan:
+    def get_programs(self, names: tuple[str, ...], tensors: Sequence[Tensor], needs: Sequence[bool]) -> _ChainPrograms:
         """The forward and backward programs for these tensors (the chain's inputs, then parameters), from a cache."""
         batch = self._read_batch_size(tensors[0])
         split = len(self.reads)
-        key = _PlanKey(batch, tensors[0].dtype, names, tuple(needs[:split]), tuple(needs[split:]))
-        if key not in self.plans:
-            self.plans[key] = _write_programs(self, key)
-        return self.plans[key]
+        key = _ChainProgramsKey(batch, tensors[0].dtype, names, tuple(needs[:split]), tuple(needs[split:]))
+        if key not in self.programs:
+            self.programs[key] = _write_programs(self, key)
+        return self.programs[key]
 
-    def compute(self, plan: _Plan, tensors: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Tensor | None]:
+    def compute(self, programs: _ChainPrograms, tensors: Sequence[Tensor]) -> tuple[tuple[Tensor, ...], Tensor | None]:
         """The chain's outputs, and the tensor of values kept for the backward pass (None if there is none)."""
         clients, batch = tensors[0].shape[0], self._read_batch_size(tensors[0])
         shapes = [self.shapes[slot] for slot in self.writes]
@@ -244,8 +245,8 @@ class ChainStage:
             tensors[0].new_empty((clients, batch, *shape) if len(shape) == 1 else (clients, *shape, batch))
             for shape in shapes
         )
-        tape = tensors[0].new_empty(clients, plan.forward.tape_size) if plan.backward is not None else None
-        plan.forward.run(clients, (tape, *tensors, *outputs))
+        tape = tensors[0].new_empty(clients, programs.forward.tape_size) if programs.backward is not None else None
+        programs.forward.run(clients, (tape, *tensors, *outputs))
         return outputs, tape
 
     def compute_slot_sizes(self, batch: int) -> dict[int, int]:
@@ -260,9 +261,9 @@ class _ChainFunction(Function):
     @staticmethod
     def forward(ctx: Any, stage: ChainStage, names: tuple[str, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
         ctx.needs = ctx.needs_input_grad[2:]
-        ctx.plan = stage.get_plan(names, tensors, ctx.needs)
+        ctx.programs = stage.get_programs(names, tensors, ctx.needs)
         own = [_make_clients_contiguous(one) for one in tensors]
-        outputs, tape = stage.compute(ctx.plan, own)
+        outputs, tape = stage.compute(ctx.programs, own)
         ctx.save_for_backward(tape, *own, *outputs)
         return outputs
 
@@ -270,11 +271,11 @@ class _ChainFunction(Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of the chain's inputs and parameters; None for those that need none."""
-        return None, None, *_run_backward(ctx.plan, ctx.saved_tensors, ctx.needs, gradients)
+        return None, None, *_run_backward(ctx.programs, ctx.saved_tensors, ctx.needs, gradients)
 
 
 def _run_backward(
-    plan: _Plan, saved: Sequence[Tensor], needs: Sequence[bool], gradients: Sequence[Tensor]
+    programs: _ChainPrograms, saved: Sequence[Tensor], needs: Sequence[bool], gradients: Sequence[Tensor]
 ) -> list[Tensor | None]:
     """The gradients of the chain's inputs and parameters; None for those that need none.
 
@@ -284,20 +285,20 @@ def _run_backward(
     found = [
         one.new_empty(one.shape) if needed else None for one, needed in zip(others[: len(needs)], needs, strict=True)
     ]
-    assert plan.backward is not None
+    assert programs.backward is not None
     given = [gradient.contiguous() for gradient in gradients]
-    plan.backward.run(len(given[0]), (tape, *others, *given, *found))
+    programs.backward.run(len(given[0]), (tape, *others, *given, *found))
     return found
 
 
 @dataclass(frozen=True, eq=False)
-class KeptChain:
+class SavedChainValues:
     """What the backward pass of a chain needs from the forward pass of a batch."""
 
-    plan: _Plan
+    programs: _ChainPrograms
     names: tuple[str, ...]
     needs: tuple[bool, ...]
-    saved: tuple[Tensor, ...]
+    tensors: tuple[Tensor, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -306,18 +307,18 @@ class ChainPasses:
 
     stage: ChainStage
 
-    def forward(self, params: Params, batch: Tensor, masks: Masks) -> tuple[Tensor, KeptChain | None]:
+    def forward(self, params: Params, batch: Tensor, masks: Masks) -> tuple[Tensor, SavedChainValues | None]:
         """The features (clients, batch, width), and what `backward` needs; None if no parameter needs a gradient."""
         clients = batch.shape[0]
         names = self.stage.list_names_in(params)
         tensors = [batch, *(get_parameter("", name, params, clients) for name in names)]
         needs = (False, *(params[name].requires_grad for name in names))
-        plan = self.stage.get_plan(names, tensors, needs)
+        programs = self.stage.get_programs(names, tensors, needs)
         own = [_make_clients_contiguous(one) for one in tensors]
-        (features,), tape = self.stage.compute(plan, own)
+        (features,), tape = self.stage.compute(programs, own)
         if tape is None:
             return features, None
-        return features, KeptChain(plan, names, needs, (tape, *own, features))
+        return features, SavedChainValues(programs, names, needs, (tape, *own, features))
 
     def evaluate(self, params: Params, batch: Tensor) -> Tensor:
         """The features (clients, batch, width) in evaluation; nothing is kept. Call it without autograd."""
@@ -325,12 +326,14 @@ class ChainPasses:
         assert isinstance(features, Tensor)
         return features
 
-    def backward(self, kept: KeptChain | None, gradient: Tensor, trained: Collection[str]) -> dict[str, Tensor | None]:
+    def backward(
+        self, saved: SavedChainValues | None, gradient: Tensor, trained: Collection[str]
+    ) -> dict[str, Tensor | None]:
         """The gradients of the parameters in `trained`, from the gradient of the features."""
-        if kept is None:
+        if saved is None:
             return {}
-        _, *found = _run_backward(kept.plan, kept.saved, kept.needs, [gradient])
-        return {name: one for name, one in zip(kept.names, found, strict=True) if name in trained}
+        _, *found = _run_backward(saved.programs, saved.tensors, saved.needs, [gradient])
+        return {name: one for name, one in zip(saved.names, found, strict=True) if name in trained}
 
 
 def _make_clients_contiguous(tensor: Tensor) -> Tensor:
@@ -338,7 +341,7 @@ def _make_clients_contiguous(tensor: Tensor) -> Tensor:
     return tensor if tensor[0].is_contiguous() else tensor.contiguous()
 
 
-def _write_programs(stage: ChainStage, key: _PlanKey) -> _Plan:
+def _write_programs(stage: ChainStage, key: _ChainProgramsKey) -> _ChainPrograms:
     """Write a chain's forward and backward programs.
 
     Buffers refer to these tensors: workspace, kept values, inputs, parameters, outputs, then the gradients of outputs,
@@ -351,30 +354,30 @@ def _write_programs(stage: ChainStage, key: _PlanKey) -> _Plan:
     values = {slot: Buffer(sizes[slot], next(bases)) for slot in stage.reads}
     params = {name: Buffer(0, next(bases)) for name in key.names}
     values |= {slot: Buffer(sizes[slot], next(bases)) for slot in stage.writes}
-    nodes = write_forward(stage, forward, key.batch, values, params)
+    memories = write_forward(stage, forward, key.batch, values, params)
     if not needs_gradient:
-        return _Plan(forward, None)
+        return _ChainPrograms(forward, None)
     backward = Program(key.dtype, keeps=False)
     gradients: dict[int, Buffer | None] = {slot: Buffer(sizes[slot], next(bases)) for slot in stage.writes}
     input_gradients = {slot: Buffer(sizes[slot], next(bases)) for slot in stage.reads}
     every = {name: Buffer(0, next(bases)) for name in key.names}
     needed_slots = {slot for slot, needed in zip(stage.reads, key.input_needs, strict=True) if needed}
     param_gradients = {name: every[name] for name, needed in zip(key.names, key.param_needs, strict=True) if needed}
-    write_backward(stage, backward, nodes, gradients, param_gradients, needed_slots)
+    write_backward(stage, backward, memories, gradients, param_gradients, needed_slots)
     for slot in stage.reads:
         if slot in needed_slots:
-            add_copy(backward, gradients.get(slot), input_gradients[slot])
-    return _Plan(forward, backward)
+            add_copy_step(backward, gradients.get(slot), input_gradients[slot])
+    return _ChainPrograms(forward, backward)
 
 
 def write_forward(
     stage: ChainStage, program: Program, batch: int, values: dict[int, Buffer], params: Mapping[str, Buffer]
-) -> list[Node]:
-    """Add a chain's forward steps to a program, and return the nodes of its layers.
+) -> list[LayerMemory]:
+    """Add a chain's forward steps to a program, and return where the values of each layer lie.
 
-    `values` says where the value of each slot lies. For other slots, memory is reserved and entered there.
+    `values` says where the values of some slots lie. For the other slots, memory is reserved and entered there.
     """
-    sizes, nodes = stage.compute_slot_sizes(batch), []
+    sizes, memories = stage.compute_slot_sizes(batch), []
     for link, call in zip(stage.links, stage.calls, strict=True):
         (slot,) = call.writes
         if slot not in values:
@@ -383,42 +386,44 @@ def write_forward(
             )
         inputs = tuple(values[at] for at in call.reads)
         shapes = tuple(stage.shapes[at] for at in call.reads)
-        nodes.append(Node(batch, shapes, inputs, tuple(params.get(name) for name in link.names), values[slot]))
-        link.forward(program, nodes[-1])
-    return nodes
+        memories.append(
+            LayerMemory(batch, shapes, inputs, tuple(params.get(name) for name in link.names), values[slot])
+        )
+        link.forward(program, memories[-1])
+    return memories
 
 
 def write_backward(
     stage: ChainStage,
     program: Program,
-    nodes: Sequence[Node],
+    memories: Sequence[LayerMemory],
     gradients: dict[int, Buffer | None],
     param_gradients: Mapping[str, Buffer],
     needed_slots: set[int],
-    finish: Callable[[str], None] = lambda name: None,
+    after_gradient: Callable[[str], None] = lambda name: None,
 ) -> None:
     """Add a chain's backward steps to a program.
 
     `gradients` says where the gradients of the outputs lie; the gradients of inputs in `needed_slots` are entered there
-    too. `param_gradients` says where to write the gradient of each trained parameter. `finish` is called with a
-    parameter's name as soon as the steps of its gradient are added.
+    too. `param_gradients` says where to write the gradient of each trained parameter. `after_gradient` is called with a
+    parameter's name as soon as the steps that compute its gradient are added.
     """
     needed_slots = set(needed_slots)
     for link, call in zip(stage.links, stage.calls, strict=True):
         if needed_slots & {*call.reads} or param_gradients.keys() & {*link.names}:
             needed_slots |= {*call.writes}
-    for link, call, node in reversed(list(zip(stage.links, stage.calls, nodes, strict=True))):
+    for link, call, memory in reversed(list(zip(stage.links, stage.calls, memories, strict=True))):
         (slot,) = call.writes
         gradient = gradients.pop(slot, None)
         if gradient is None or slot not in needed_slots:
             continue
         own = [param_gradients.get(name) for name in link.names]
         needs = tuple(at in needed_slots for at in call.reads)
-        for at, found in zip(call.reads, link.backward(program, node, gradient, needs, own), strict=True):
-            gradients[at] = add_gradients(program, gradients.get(at), found)
+        for at, found in zip(call.reads, link.backward(program, memory, gradient, needs, own), strict=True):
+            gradients[at] = add_sum_step(program, gradients.get(at), found)
         for name in link.names:
             if name in param_gradients:
-                finish(name)
+                after_gradient(name)
 
 
 class UnitSizes(ctypes.Structure):
@@ -430,7 +435,7 @@ class UnitSizes(ctypes.Structure):
     ]
 
 
-def add_gradients(program: Program, one: Buffer | None, other: Buffer | None) -> Buffer | None:
+def add_sum_step(program: Program, one: Buffer | None, other: Buffer | None) -> Buffer | None:
     """Add a step that sums two gradients of the same value, and return the sum; None stands for zero."""
     if one is None or other is None:
         return one or other
@@ -439,6 +444,6 @@ def add_gradients(program: Program, one: Buffer | None, other: Buffer | None) ->
     return total
 
 
-def add_copy(program: Program, gradient: Buffer | None, to: Buffer) -> None:
+def add_copy_step(program: Program, gradient: Buffer | None, to: Buffer) -> None:
     """Add a step that copies a gradient to the buffer `to`, or fills the buffer with zeros if the gradient is None."""
     program.add_call("copy_or_zero", UnitSizes(to.size, 0, 0, 0, 0.0), gradient, to)

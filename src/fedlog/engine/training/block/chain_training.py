@@ -60,7 +60,7 @@ class _AdamConstants(ctypes.Structure):
 
 
 class _ClockEntry(ctypes.Structure):
-    """The C struct that `read_clock` takes: to which entry it adds the seconds since its last call."""
+    """The C struct that `read_clock` takes: the index of the sum to which it adds the seconds since its last call."""
 
     _fields_ = [("entry", ctypes.c_int64)]
 
@@ -184,7 +184,7 @@ def _write_program(stage: ChainStage, key: _ProgramKey) -> Program:
 
     read_clock(0)
     values = {entry: inputs}
-    nodes = write_forward(stage, program, key.batch, values, params)
+    memories = write_forward(stage, program, key.batch, values, params)
     read_clock(1 + PARTS.index("forward"))
     of_features = program.reserve_temporary(sizes[output])
     extent = UnitSizes(key.batch, key.classes, sizes[output] // key.batch, 0, 0.0)
@@ -196,7 +196,9 @@ def _write_program(stage: ChainStage, key: _ProgramKey) -> Program:
     if of_head is not None:
         add_adam_step(HEAD, of_head)
     behind: dict[int, Buffer | None] = {output: of_features}
-    write_backward(stage, program, nodes, behind, gradients, set(), lambda name: add_adam_step(name, gradients[name]))
+    write_backward(
+        stage, program, memories, behind, gradients, set(), lambda name: add_adam_step(name, gradients[name])
+    )
     for name in sorted(waiting):  # no value depends on it
         add_adam_step(name, None)
     return program

@@ -47,7 +47,7 @@ def compile_stacked_body(body: Body) -> StackedBody | None:
 
 
 def compile_module(module: nn.Module, input_shape: Sequence[int], fixed: Collection[str] = ()) -> BlockNetwork | None:
-    """The stacked network that computes the same as `module`; None if there is none, or if it would not be faster.
+    """The stacked network that computes the same as `module`; None if it cannot be made, or would not be faster.
 
     Its features and gradients are compared with the module's, except for gradients of the parameters `fixed`, which are
     never trained. Callers must make sure that records do not affect each other in the module.
@@ -110,7 +110,8 @@ class _Compiler:
     def _register_input(self, entry: Operation, shape: Shape, inner: list[Operation]) -> bool:
         """Assign slot 0 to the input, and return whether the network takes it as maps.
 
-        It takes vectors if the input is a vector, or an image that every operation flattens first.
+        It takes vectors if the input is a vector, or an image that every operation flattens first. `inner` are all
+        operations between input and output.
         """
         readers = [one for one in inner if entry in one.reads]
         self.slots[entry] = 0

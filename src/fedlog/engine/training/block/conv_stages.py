@@ -40,12 +40,12 @@ class ConvStage:
 def _build_convolution(place: PlacedLayer) -> Block | None:
     """Build the stacked version (block) of a convolution with its pooling, ReLU and dropout; None if not supported."""
     layer = place.layer
-    flat = isinstance(layer, nn.Conv1d)
+    is_signal = isinstance(layer, nn.Conv1d)
     if not library.AVAILABLE or any(d != 1 for d in layer.dilation) or layer.padding_mode != "zeros":
         return None
-    kernel, stride = ((1, *pair) if flat else pair for pair in (layer.kernel_size, layer.stride))
-    rows, columns = (1, place.shape[1]) if flat else place.shape[1:]
-    before, after = _read_paddings(layer, flat)
+    kernel, stride = ((1, *pair) if is_signal else pair for pair in (layer.kernel_size, layer.stride))
+    rows, columns = (1, place.shape[1]) if is_signal else place.shape[1:]
+    before, after = _read_paddings(layer, is_signal)
     shape = ConvShape(
         channels_in=layer.in_channels // layer.groups,
         channels_out=layer.out_channels // layer.groups,
@@ -61,24 +61,24 @@ def _build_convolution(place: PlacedLayer) -> Block | None:
         stride_columns=stride[1],
         groups=layer.groups,
     )
-    shape, absorbed, dropout = _absorb_followers(shape, place.followers, place.shape_out, flat)
-    return Block(ConvStage(place.name, shape, dropout, flat), absorbed)
+    shape, absorbed, dropout = _absorb_followers(shape, place.followers, place.shape_out, is_signal)
+    return Block(ConvStage(place.name, shape, dropout, is_signal), absorbed)
 
 
-def _read_paddings(layer: Any, flat: bool) -> tuple[tuple[int, int], tuple[int, int]]:
+def _read_paddings(layer: Any, is_signal: bool) -> tuple[tuple[int, int], tuple[int, int]]:
     """The padding of a convolution: (top, left) and (bottom, right)."""
     if layer.padding == "same":
         whole = [size - 1 for size in layer.kernel_size]
         before, after = [one // 2 for one in whole], [one - one // 2 for one in whole]
     else:
         before = after = [0] * len(layer.kernel_size) if layer.padding == "valid" else list(layer.padding)
-    lead = [0] if flat else []
+    lead = [0] if is_signal else []
     (top, left), (bottom, right) = lead + before, lead + after
     return (top, left), (bottom, right)
 
 
 def _absorb_followers(
-    shape: ConvShape, followers: tuple[Follower, ...], mapped: Shape, flat: bool
+    shape: ConvShape, followers: tuple[Follower, ...], map_shape: Shape, is_signal: bool
 ) -> tuple[ConvShape, int, tuple[str, ...]]:
     """Add the pooling, ReLU and dropout layers after a convolution to its compiled call.
 
@@ -92,9 +92,11 @@ def _absorb_followers(
         elif isinstance(layer, MaskedDropout) and layer.per_channel:
             dropout.append(follower.name)
         elif (
-            isinstance(layer, nn.MaxPool1d | nn.MaxPool2d) and not pooled and has_adjacent_windows(layer, flat, mapped)
+            isinstance(layer, nn.MaxPool1d | nn.MaxPool2d)
+            and not pooled
+            and has_adjacent_windows(layer, is_signal, map_shape)
         ):
-            rows, columns = read_pool_size(layer, flat)
+            rows, columns = read_pool_size(layer, is_signal)
             shape, pooled = replace(shape, pool_rows=rows, pool_columns=columns), True
         else:
             break
@@ -102,21 +104,21 @@ def _absorb_followers(
     return shape, absorbed, tuple(dropout)
 
 
-def has_adjacent_windows(layer: nn.MaxPool1d | nn.MaxPool2d, flat: bool, mapped: Shape) -> bool:
-    """Whether pooling windows have no overlap, gaps or padding, and fit into a map of shape `mapped`."""
+def has_adjacent_windows(layer: nn.MaxPool1d | nn.MaxPool2d, is_signal: bool, map_shape: Shape) -> bool:
+    """Whether pooling windows have no overlap, gaps or padding, and fit into a map of shape `map_shape`."""
     size, stride, padding, dilation = (
         _make_pair(value) for value in (layer.kernel_size, layer.stride, layer.padding, layer.dilation)
     )
-    room = mapped[1:] if not flat else (size[0], mapped[1])
+    room = map_shape[1:] if not is_signal else (size[0], map_shape[1])
     fits = room[0] >= size[0] and room[1] >= size[1]
     usual = stride == size and padding == (0, 0) and dilation == (1, 1)
     return usual and fits and not layer.ceil_mode and not layer.return_indices
 
 
-def read_pool_size(layer: nn.MaxPool1d | nn.MaxPool2d, flat: bool) -> tuple[int, int]:
-    """Rows and columns of a pooling window; signals (`flat`) have one row."""
+def read_pool_size(layer: nn.MaxPool1d | nn.MaxPool2d, is_signal: bool) -> tuple[int, int]:
+    """Rows and columns of a pooling window; signals have one row."""
     rows, columns = _make_pair(layer.kernel_size)
-    return (1 if flat else rows, columns)
+    return (1 if is_signal else rows, columns)
 
 
 def _make_pair(value: int | tuple[int, ...]) -> tuple[int, int]:

@@ -99,14 +99,14 @@ def convolve_and_pool(shape: ConvShape, inputs: Tensor, weight: Tensor, bias: Te
     applied to the pooled map, which is smaller. Values and gradients are the same as with ReLU before the pooling.
     """
     if torch.is_grad_enabled():
-        pooled: Tensor = _ConvPool.apply(inputs, weight, bias, shape)  # type: ignore[no-untyped-call]
+        pooled: Tensor = _ConvPoolFunction.apply(inputs, weight, bias, shape)  # type: ignore[no-untyped-call]
         return pooled
     return _run_compiled_forward(shape, inputs.contiguous(), weight.contiguous(), bias, None)
 
 
 @dataclass(frozen=True, eq=False)
-class KeptConv:
-    """What the backward pass of a convolution reads."""
+class SavedConvValues:
+    """What the backward pass of a convolution needs from the forward pass of a batch."""
 
     shape: ConvShape
     inputs: Tensor
@@ -114,37 +114,41 @@ class KeptConv:
     winners: Tensor | None
 
 
-def run_forward(shape: ConvShape, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> tuple[Tensor, KeptConv]:
+def run_forward(
+    shape: ConvShape, inputs: Tensor, weight: Tensor, bias: Tensor | None
+) -> tuple[Tensor, SavedConvValues]:
     """The pooled map, as `convolve_and_pool` returns it, and what `run_backward` needs; both without autograd."""
     inputs, weight = inputs.contiguous(), weight.contiguous()
     winners = inputs.new_empty(_compute_pooled_size(shape, inputs)) if shape.keeps_pool_winners else None
-    return _run_compiled_forward(shape, inputs, weight, bias, winners), KeptConv(shape, inputs, weight, winners)
+    return _run_compiled_forward(shape, inputs, weight, bias, winners), SavedConvValues(shape, inputs, weight, winners)
 
 
-def run_backward(kept: KeptConv, gradient: Tensor, needs: tuple[bool, bool, bool]) -> tuple[Tensor | None, ...]:
+def run_backward(saved: SavedConvValues, gradient: Tensor, needs: tuple[bool, bool, bool]) -> tuple[Tensor | None, ...]:
     """The gradients of the inputs, the weight and the bias; None for those that are not needed."""
-    inputs, weight = kept.inputs, kept.weight
+    inputs, weight = saved.inputs, saved.weight
     of_inputs = torch.empty_like(inputs) if needs[0] else None
     of_weight = torch.empty_like(weight) if needs[1] else None
     of_bias = weight.new_empty(weight.shape[:2]) if needs[2] else None
-    tensors = (inputs, weight, kept.winners, gradient.contiguous(), of_inputs, of_weight, of_bias)
-    _call_compiled("backward", kept.shape, inputs, tensors)
+    tensors = (inputs, weight, saved.winners, gradient.contiguous(), of_inputs, of_weight, of_bias)
+    _call_compiled("backward", saved.shape, inputs, tensors)
     return of_inputs, of_weight, of_bias
 
 
-class _ConvPool(Function):
+class _ConvPoolFunction(Function):
+    """`convolve_and_pool` with gradients."""
+
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, shape: ConvShape) -> Tensor:
-        pooled, kept = run_forward(shape, inputs, weight, bias)
+        pooled, saved = run_forward(shape, inputs, weight, bias)
         ctx.shape = shape
-        ctx.save_for_backward(kept.inputs, kept.weight, kept.winners)
+        ctx.save_for_backward(saved.inputs, saved.weight, saved.winners)
         return pooled
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """The gradients of the inputs, the weight and the bias; None for those that are not needed."""
-        return *run_backward(KeptConv(ctx.shape, *ctx.saved_tensors), gradient, ctx.needs_input_grad[:3]), None
+        return *run_backward(SavedConvValues(ctx.shape, *ctx.saved_tensors), gradient, ctx.needs_input_grad[:3]), None
 
 
 def _run_compiled_forward(

@@ -1,8 +1,8 @@
 """Linear layers with ReLU for stacked clients, by the compiled functions of `linear.c`.
 
-Plain bodies (only linear layers, and convolutions without padding or stride) do not use `CompiledLinear`: recorded
-results of such bodies were made by PyTorch and must repeat to the last bit. Other bodies use it, because with small
-batches it is faster than PyTorch.
+Plain bodies (only linear layers, and convolutions without padding or stride) do not use `CompiledLinearFunction`:
+recorded results of such bodies were made by PyTorch and must repeat to the last bit. Other bodies use it, because with
+small batches it is faster than PyTorch.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def can_run_compiled(inputs: Tensor, weight: Tensor) -> bool:
     return library.AVAILABLE and known and inputs.is_contiguous()
 
 
-class CompiledLinear(Function):
-    """A linear layer for stacked clients, followed by ReLU if `rectify`."""
+class CompiledLinearFunction(Function):
+    """A linear layer for stacked clients, followed by ReLU if `rectify`; by `linear.c`, with gradients."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, rectify: bool) -> Tensor:

@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from fedlog.engine.training.block import convolve, library, map_passes
-from fedlog.engine.training.block.chain import Buffer, ChainStage, Link, Node, Program, UnitSizes
+from fedlog.engine.training.block.chain import Buffer, ChainStage, LayerMemory, Link, Program, UnitSizes
 from fedlog.engine.training.block.conv_stages import ConvStage
 from fedlog.engine.training.block.linear import LinearSizes
 from fedlog.engine.training.block.map_passes import make_norm_sizes_and_scratch_size, make_pooling_sizes
@@ -33,7 +33,7 @@ _RELU, _GELU = 0, 1  # the kinds of activations in units_passes.h
 
 
 def make_link(stage: Stage) -> Link | None:
-    """The layer as a link of a chain (neighbouring layers that one compiled call computes); None if it cannot be."""
+    """The layer as a link of a chain (neighbouring layers that one compiled call computes); None if not possible."""
     if not library.AVAILABLE:
         return None
     match stage:
@@ -124,25 +124,25 @@ class ConvLink(_LinkWithParameters):
 
     stage: ConvStage
 
-    def forward(self, program: Program, node: Node) -> None:
+    def forward(self, program: Program, memory: LayerMemory) -> None:
         """Add a step that convolves, and that stores the position of each pooling window's maximum for `backward`."""
-        sizes, room = convolve.make_conv_sizes_and_scratch_size(self.stage.shape, 1, node.batch)
+        sizes, room = convolve.make_conv_sizes_and_scratch_size(self.stage.shape, 1, memory.batch)
         keeps = program.keeps and self.stage.shape.keeps_pool_winners
-        node.kept.extend([program.reserve_value(node.output.size)] if keeps else [])
-        winners = node.kept[0] if keeps else None
-        buffers = (*node.inputs, *node.params, node.output, winners, program.reserve_scratch(room))
+        memory.kept.extend([program.reserve_value(memory.output.size)] if keeps else [])
+        winners = memory.kept[0] if keeps else None
+        buffers = (*memory.inputs, *memory.params, memory.output, winners, program.reserve_scratch(room))
         program.add_call("convolve_forward", sizes, *buffers)
 
     def backward(
-        self, program: Program, node: Node, gradient: Buffer, needs: Needs, param_gradients: Gradients
+        self, program: Program, memory: LayerMemory, gradient: Buffer, needs: Needs, param_gradients: Gradients
     ) -> Gradients:
         """Add the steps that compute the gradients of the inputs, the weight and the bias."""
-        sizes, room = convolve.make_conv_sizes_and_scratch_size(self.stage.shape, 1, node.batch)
-        winners = node.kept[0] if node.kept else None
-        of_inputs = _reserve_if_needed(program, needs[0], node.inputs[0])
+        sizes, room = convolve.make_conv_sizes_and_scratch_size(self.stage.shape, 1, memory.batch)
+        winners = memory.kept[0] if memory.kept else None
+        of_inputs = _reserve_if_needed(program, needs[0], memory.inputs[0])
         buffers = (
-            *node.inputs,
-            node.params[0],
+            *memory.inputs,
+            memory.params[0],
             winners,
             gradient,
             of_inputs,
@@ -159,24 +159,31 @@ class NormLink(_LinkWithParameters):
 
     stage: MapNormStage
 
-    def forward(self, program: Program, node: Node) -> None:
+    def forward(self, program: Program, memory: LayerMemory) -> None:
         """Add a step that normalises, and that stores means, scales and positions of maxima for `backward`."""
-        sizes, room = make_norm_sizes_and_scratch_size(self.stage.shape, 1, node.batch)
-        node.kept.extend(program.reserve_value(self.stage.shape.groups * node.batch) for _ in range(2))
-        if program.keeps and self.stage.shape.pools:
-            node.kept.append(program.reserve_value(node.output.size))
-        winners = node.kept[2] if len(node.kept) > 2 else None
-        buffers = (*node.inputs, *node.params, node.output, *node.kept[:2], winners, program.reserve_scratch(room))
+        sizes, room = make_norm_sizes_and_scratch_size(self.stage.shape, 1, memory.batch)
+        memory.kept.extend(program.reserve_value(self.stage.shape.groups * memory.batch) for _ in range(2))
+        if program.keeps and self.stage.shape.has_pooling:
+            memory.kept.append(program.reserve_value(memory.output.size))
+        winners = memory.kept[2] if len(memory.kept) > 2 else None
+        buffers = (
+            *memory.inputs,
+            *memory.params,
+            memory.output,
+            *memory.kept[:2],
+            winners,
+            program.reserve_scratch(room),
+        )
         program.add_call("norm_forward", sizes, *buffers)
 
     def backward(
-        self, program: Program, node: Node, gradient: Buffer, needs: Needs, param_gradients: Gradients
+        self, program: Program, memory: LayerMemory, gradient: Buffer, needs: Needs, param_gradients: Gradients
     ) -> Gradients:
         """Add the steps that compute the gradients of the inputs, the weight and the bias."""
-        sizes, room = make_norm_sizes_and_scratch_size(self.stage.shape, 1, node.batch)
-        winners = node.kept[2] if len(node.kept) > 2 else None
-        of_inputs = _reserve_if_needed(program, needs[0], node.inputs[0])
-        read = (*node.inputs, *node.params, *node.kept[:2], winners, gradient)
+        sizes, room = make_norm_sizes_and_scratch_size(self.stage.shape, 1, memory.batch)
+        winners = memory.kept[2] if len(memory.kept) > 2 else None
+        of_inputs = _reserve_if_needed(program, needs[0], memory.inputs[0])
+        read = (*memory.inputs, *memory.params, *memory.kept[:2], winners, gradient)
         program.add_call("norm_backward", sizes, *read, of_inputs, *param_gradients, program.reserve_scratch(room))
         return [of_inputs]
 
@@ -187,25 +194,25 @@ class PoolLink(_LinkWithoutParameters):
 
     stage: PoolStage
 
-    def forward(self, program: Program, node: Node) -> None:
+    def forward(self, program: Program, memory: LayerMemory) -> None:
         """Add a step that pools, and that stores the position of each maximum for `backward`."""
         if self.stage.windows.divisors is None:
-            node.kept.append(program.reserve_value(node.output.size))
-        winners = node.kept[0] if node.kept else None
-        program.add_call("pool_forward", self._make_sizes(node), *node.inputs, node.output, winners)
+            memory.kept.append(program.reserve_value(memory.output.size))
+        winners = memory.kept[0] if memory.kept else None
+        program.add_call("pool_forward", self._make_sizes(memory), *memory.inputs, memory.output, winners)
 
     def backward(
-        self, program: Program, node: Node, gradient: Buffer, needs: Needs, param_gradients: Gradients
+        self, program: Program, memory: LayerMemory, gradient: Buffer, needs: Needs, param_gradients: Gradients
     ) -> Gradients:
         """Add the steps that compute the gradient of the inputs."""
-        of_inputs = program.reserve_temporary(node.inputs[0].size)
+        of_inputs = program.reserve_temporary(memory.inputs[0].size)
         program.add_call(
-            "pool_backward", self._make_sizes(node), gradient, node.kept[0] if node.kept else None, of_inputs
+            "pool_backward", self._make_sizes(memory), gradient, memory.kept[0] if memory.kept else None, of_inputs
         )
         return [of_inputs]
 
-    def _make_sizes(self, node: Node) -> map_passes.PoolingSizes:
-        return make_pooling_sizes(self.stage.windows, node.shapes[0][0], node.batch)
+    def _make_sizes(self, memory: LayerMemory) -> map_passes.PoolingSizes:
+        return make_pooling_sizes(self.stage.windows, memory.shapes[0][0], memory.batch)
 
 
 @dataclass(frozen=True)
@@ -214,26 +221,26 @@ class UnitNormLink(_LinkWithParameters):
 
     stage: UnitNormStage
 
-    def forward(self, program: Program, node: Node) -> None:
+    def forward(self, program: Program, memory: LayerMemory) -> None:
         """Add a step that normalises, and that stores means and scales for `backward`."""
-        node.kept.extend(program.reserve_value(self.stage.groups * node.batch) for _ in range(2))
+        memory.kept.extend(program.reserve_value(self.stage.groups * memory.batch) for _ in range(2))
         program.add_call(
-            "unit_norm_forward", self._make_sizes(node), *node.inputs, *node.params, node.output, *node.kept
+            "unit_norm_forward", self._make_sizes(memory), *memory.inputs, *memory.params, memory.output, *memory.kept
         )
 
     def backward(
-        self, program: Program, node: Node, gradient: Buffer, needs: Needs, param_gradients: Gradients
+        self, program: Program, memory: LayerMemory, gradient: Buffer, needs: Needs, param_gradients: Gradients
     ) -> Gradients:
         """Add the steps that compute the gradients of the inputs, the weight and the bias."""
-        of_inputs = _reserve_if_needed(program, needs[0], node.inputs[0])
-        read = (*node.inputs, node.params[0], *node.kept, gradient)
-        scratch = program.reserve_scratch(node.shapes[0][0])
-        program.add_call("unit_norm_backward", self._make_sizes(node), *read, of_inputs, *param_gradients, scratch)
+        of_inputs = _reserve_if_needed(program, needs[0], memory.inputs[0])
+        read = (*memory.inputs, memory.params[0], *memory.kept, gradient)
+        scratch = program.reserve_scratch(memory.shapes[0][0])
+        program.add_call("unit_norm_backward", self._make_sizes(memory), *read, of_inputs, *param_gradients, scratch)
         return [of_inputs]
 
-    def _make_sizes(self, node: Node) -> UnitSizes:
+    def _make_sizes(self, memory: LayerMemory) -> UnitSizes:
         groups = self.stage.groups
-        return UnitSizes(node.batch, groups, node.shapes[0][0] // groups, 0, self.stage.epsilon)
+        return UnitSizes(memory.batch, groups, memory.shapes[0][0] // groups, 0, self.stage.epsilon)
 
 
 @dataclass(frozen=True)
@@ -242,20 +249,20 @@ class LinearLink(_LinkWithParameters):
 
     stage: LinearStage
 
-    def forward(self, program: Program, node: Node) -> None:
+    def forward(self, program: Program, memory: LayerMemory) -> None:
         """Add a step that multiplies by the weight, adds the bias, and applies ReLU if `stage.rectify`."""
-        program.add_call("linear_forward", self._make_sizes(node), *node.inputs, *node.params, node.output)
+        program.add_call("linear_forward", self._make_sizes(memory), *memory.inputs, *memory.params, memory.output)
 
     def backward(
-        self, program: Program, node: Node, gradient: Buffer, needs: Needs, param_gradients: Gradients
+        self, program: Program, memory: LayerMemory, gradient: Buffer, needs: Needs, param_gradients: Gradients
     ) -> Gradients:
         """Add the steps that compute the gradients of the inputs, the weight and the bias."""
-        of_inputs = _reserve_if_needed(program, needs[0], node.inputs[0])
-        outputs = node.output if self.stage.rectify else None
-        read = (*node.inputs, node.params[0], outputs, gradient)
+        of_inputs = _reserve_if_needed(program, needs[0], memory.inputs[0])
+        outputs = memory.output if self.stage.rectify else None
+        read = (*memory.inputs, memory.params[0], outputs, gradient)
         program.add_call(
             "linear_backward",
-            self._make_sizes(node),
+            self._make_sizes(memory),
             *read,
             of_inputs,
             *param_gradients,
@@ -263,9 +270,9 @@ class LinearLink(_LinkWithParameters):
         )
         return [of_inputs]
 
-    def _make_sizes(self, node: Node) -> LinearSizes:
-        units = node.output.size // node.batch
-        return LinearSizes(1, node.batch, node.shapes[0][0], units, int(self.stage.rectify))
+    def _make_sizes(self, memory: LayerMemory) -> LinearSizes:
+        units = memory.output.size // memory.batch
+        return LinearSizes(1, memory.batch, memory.shapes[0][0], units, int(self.stage.rectify))
 
 
 @dataclass(frozen=True)
@@ -274,27 +281,27 @@ class MeanLink(_LinkWithoutParameters):
 
     stage: SpatialMeanStage
 
-    def forward(self, program: Program, node: Node) -> None:
+    def forward(self, program: Program, memory: LayerMemory) -> None:
         """Add steps that average the pixels, then transpose (channels, batch) to (batch, channels)."""
-        channels, *space = node.shapes[0]
-        extent = UnitSizes(channels, prod(space), node.batch, 0, 0.0)
+        channels, *space = memory.shapes[0]
+        extent = UnitSizes(channels, prod(space), memory.batch, 0, 0.0)
         if self.stage.keeps_axes:
-            program.add_call("mean_forward", extent, *node.inputs, node.output)
+            program.add_call("mean_forward", extent, *memory.inputs, memory.output)
             return
-        means = program.reserve_temporary(node.output.size)
-        program.add_call("mean_forward", extent, *node.inputs, means)
-        program.add_call("turn_over", UnitSizes(channels, node.batch, 0, 0, 0.0), means, node.output)
+        means = program.reserve_temporary(memory.output.size)
+        program.add_call("mean_forward", extent, *memory.inputs, means)
+        program.add_call("turn_over", UnitSizes(channels, memory.batch, 0, 0, 0.0), means, memory.output)
 
     def backward(
-        self, program: Program, node: Node, gradient: Buffer, needs: Needs, param_gradients: Gradients
+        self, program: Program, memory: LayerMemory, gradient: Buffer, needs: Needs, param_gradients: Gradients
     ) -> Gradients:
         """Add the steps that compute the gradient of the inputs."""
-        channels, *space = node.shapes[0]
+        channels, *space = memory.shapes[0]
         if not self.stage.keeps_axes:
             units, gradient = gradient, program.reserve_temporary(gradient.size)
-            program.add_call("turn_over", UnitSizes(node.batch, channels, 0, 0, 0.0), units, gradient)
-        of_inputs = program.reserve_temporary(node.inputs[0].size)
-        program.add_call("mean_backward", UnitSizes(channels, prod(space), node.batch, 0, 0.0), gradient, of_inputs)
+            program.add_call("turn_over", UnitSizes(memory.batch, channels, 0, 0, 0.0), units, gradient)
+        of_inputs = program.reserve_temporary(memory.inputs[0].size)
+        program.add_call("mean_backward", UnitSizes(channels, prod(space), memory.batch, 0, 0.0), gradient, of_inputs)
         return [of_inputs]
 
 
@@ -302,17 +309,17 @@ class MeanLink(_LinkWithoutParameters):
 class FlattenLink(_LinkWithoutParameters):
     """Flattening, which transposes each client's maps (units, batch) to vectors (batch, units)."""
 
-    def forward(self, program: Program, node: Node) -> None:
+    def forward(self, program: Program, memory: LayerMemory) -> None:
         """Add a step that transposes (units, batch) to (batch, units)."""
-        extent = UnitSizes(prod(node.shapes[0]), node.batch, 0, 0, 0.0)
-        program.add_call("turn_over", extent, *node.inputs, node.output)
+        extent = UnitSizes(prod(memory.shapes[0]), memory.batch, 0, 0, 0.0)
+        program.add_call("turn_over", extent, *memory.inputs, memory.output)
 
     def backward(
-        self, program: Program, node: Node, gradient: Buffer, needs: Needs, param_gradients: Gradients
+        self, program: Program, memory: LayerMemory, gradient: Buffer, needs: Needs, param_gradients: Gradients
     ) -> Gradients:
         """Add a step that transposes the gradient (batch, units) to (units, batch)."""
         of_inputs = program.reserve_temporary(gradient.size)
-        program.add_call("turn_over", UnitSizes(node.batch, prod(node.shapes[0]), 0, 0, 0.0), gradient, of_inputs)
+        program.add_call("turn_over", UnitSizes(memory.batch, prod(memory.shapes[0]), 0, 0, 0.0), gradient, of_inputs)
         return [of_inputs]
 
 
@@ -322,22 +329,22 @@ class AddLink(_LinkWithoutParameters):
 
     stage: AddStage
 
-    def forward(self, program: Program, node: Node) -> None:
+    def forward(self, program: Program, memory: LayerMemory) -> None:
         """Add a step that sums the two values, and applies ReLU if `stage.rectify`."""
-        one, other = node.inputs if len(node.inputs) == 2 else (*node.inputs, *node.inputs)
-        program.add_call("sum_forward", self._make_sizes(node), one, other, node.output)
+        one, other = memory.inputs if len(memory.inputs) == 2 else (*memory.inputs, *memory.inputs)
+        program.add_call("sum_forward", self._make_sizes(memory), one, other, memory.output)
 
     def backward(
-        self, program: Program, node: Node, gradient: Buffer, needs: Needs, param_gradients: Gradients
+        self, program: Program, memory: LayerMemory, gradient: Buffer, needs: Needs, param_gradients: Gradients
     ) -> Gradients:
         """Return the gradients of the two values, which are the same."""
         if self.stage.rectify:
             given, gradient = gradient, program.reserve_temporary(gradient.size)
-            program.add_call("sum_backward", self._make_sizes(node), node.output, given, gradient)
+            program.add_call("sum_backward", self._make_sizes(memory), memory.output, given, gradient)
         return [gradient if needed else None for needed in needs]
 
-    def _make_sizes(self, node: Node) -> UnitSizes:
-        return UnitSizes(node.output.size, 0, 0, int(self.stage.rectify), 0.0)
+    def _make_sizes(self, memory: LayerMemory) -> UnitSizes:
+        return UnitSizes(memory.output.size, 0, 0, int(self.stage.rectify), 0.0)
 
 
 @dataclass(frozen=True)
@@ -346,17 +353,17 @@ class ActivationLink(_LinkWithoutParameters):
 
     kind: int
 
-    def forward(self, program: Program, node: Node) -> None:
+    def forward(self, program: Program, memory: LayerMemory) -> None:
         """Add a step that applies the activation."""
-        program.add_call("activate", self._make_sizes(node), *node.inputs, None, node.output)
+        program.add_call("activate", self._make_sizes(memory), *memory.inputs, None, memory.output)
 
     def backward(
-        self, program: Program, node: Node, gradient: Buffer, needs: Needs, param_gradients: Gradients
+        self, program: Program, memory: LayerMemory, gradient: Buffer, needs: Needs, param_gradients: Gradients
     ) -> Gradients:
         """Add the steps that compute the gradient of the inputs."""
         of_inputs = program.reserve_temporary(gradient.size)
-        program.add_call("activate", self._make_sizes(node), *node.inputs, gradient, of_inputs)
+        program.add_call("activate", self._make_sizes(memory), *memory.inputs, gradient, of_inputs)
         return [of_inputs]
 
-    def _make_sizes(self, node: Node) -> UnitSizes:
-        return UnitSizes(node.output.size, 0, 0, self.kind, 0.0)
+    def _make_sizes(self, memory: LayerMemory) -> UnitSizes:
+        return UnitSizes(memory.output.size, 0, 0, self.kind, 0.0)

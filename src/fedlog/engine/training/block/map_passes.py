@@ -55,8 +55,8 @@ class Windows:
         return (*ends, torch.zeros(0, dtype=torch.float64) if self.divisors is None else self.divisors.contiguous())
 
 
-class PoolMaps(Function):
-    """Pooling of maps (clients, channels, rows, columns, batch) by compiled code, for autograd."""
+class PoolFunction(Function):
+    """Pooling of maps (clients, channels, rows, columns, batch) by compiled code, with gradients."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, windows: Windows) -> Tensor:
@@ -85,7 +85,10 @@ def _call_pool(direction: str, windows: Windows, shape: torch.Size, tensors: tup
 
 
 def make_pooling_sizes(windows: Windows, planes: int, batch: int) -> PoolingSizes:
-    """The sizes that compiled pooling takes; they point to tables in `windows`, which must outlive them."""
+    """The sizes that compiled pooling takes, for so many `planes` (clients x channels).
+
+    They point to tables in `windows`, which must outlive them.
+    """
     return PoolingSizes(
         planes,
         batch,
@@ -114,7 +117,7 @@ class NormShape:
     pool_columns: int = 1
 
     @cached_property
-    def pools(self) -> bool:
+    def has_pooling(self) -> bool:
         """Whether there is pooling, so that the backward pass needs the argmax of each window."""
         return self.pool_rows * self.pool_columns > 1
 
@@ -122,21 +125,21 @@ class NormShape:
 def normalise(shape: NormShape, inputs: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
     """Normalise maps (clients, channels, *space, batch), and pool them if `shape` says so; differentiable."""
     if torch.is_grad_enabled():
-        found: Tensor = Norm.apply(inputs, weight, bias, shape)  # type: ignore[no-untyped-call]
+        found: Tensor = NormFunction.apply(inputs, weight, bias, shape)  # type: ignore[no-untyped-call]
         return found
     weight, bias = (None if value is None else value.contiguous() for value in (weight, bias))
     return _normalise(shape, inputs.contiguous(), weight, bias, None)[0]
 
 
-class Norm(Function):
-    """Normalisation of maps (clients, groups * channels, *space, batch) by compiled code, for autograd."""
+class NormFunction(Function):
+    """Normalisation of maps (clients, groups * channels, *space, batch) by compiled code, with gradients."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor | None, bias: Tensor | None, shape: NormShape) -> Tensor:
         """The normalised maps, smaller if they are pooled."""
         inputs = inputs.contiguous()
         weight, bias = (None if value is None else value.contiguous() for value in (weight, bias))
-        winners = inputs.new_empty(_compute_normalised_size(shape, inputs)) if shape.pools else None
+        winners = inputs.new_empty(_compute_normalised_size(shape, inputs)) if shape.has_pooling else None
         outputs, means, scales = _normalise(shape, inputs, weight, bias, winners)
         ctx.shape = shape
         ctx.save_for_backward(inputs, weight, bias, means, scales, winners)
@@ -166,7 +169,7 @@ def _normalise(
 
 
 def _compute_normalised_size(shape: NormShape, inputs: Tensor) -> tuple[int, ...]:
-    if not shape.pools:
+    if not shape.has_pooling:
         return tuple(inputs.shape)
     rows = (shape.rows // shape.pool_rows,) if inputs.ndim == 5 else ()
     return (*inputs.shape[:2], *rows, shape.columns // shape.pool_columns, inputs.shape[-1])

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from fedlog.engine.training.block import library
 from fedlog.engine.training.block.conv_stages import has_adjacent_windows, read_pool_size
-from fedlog.engine.training.block.map_passes import NormShape, Pair, PoolMaps, Span, Windows, normalise
+from fedlog.engine.training.block.map_passes import NormShape, Pair, PoolFunction, Span, Windows, normalise
 from fedlog.engine.training.block.network import Masks, Params, find_parameter, get_parameter
 from fedlog.engine.training.block.registry import Block, PlacedLayer, register_block
 from fedlog.engine.training.block.trace import SpatialMean
@@ -28,22 +28,22 @@ class PoolStage:
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
         """The pooled maps (clients, channels, [rows,] columns, batch)."""
         inputs = values[0].unsqueeze(2) if self.signals else values[0]
-        pooled: Tensor = PoolMaps.apply(inputs, self.windows)  # type: ignore[no-untyped-call]
+        pooled: Tensor = PoolFunction.apply(inputs, self.windows)  # type: ignore[no-untyped-call]
         return pooled.squeeze(2) if self.signals else pooled
 
 
 @register_block(nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d)
 def _build_pooling(place: PlacedLayer) -> Block | None:
     """Build the stacked version (block) of maximum or mean pooling; None if the dilation is not 1."""
-    layer, flat = place.layer, isinstance(place.layer, nn.MaxPool1d | nn.AvgPool1d)
+    layer, is_signal = place.layer, isinstance(place.layer, nn.MaxPool1d | nn.AvgPool1d)
     largest = isinstance(layer, nn.MaxPool1d | nn.MaxPool2d)
-    if not library.AVAILABLE or len(place.shape) != (2 if flat else 3):
+    if not library.AVAILABLE or len(place.shape) != (2 if is_signal else 3):
         return None
-    if largest and (set(_expand_to_axes(layer.dilation, flat)) != {1} or layer.return_indices):
+    if largest and (set(_expand_to_axes(layer.dilation, is_signal)) != {1} or layer.return_indices):
         return None
-    sizes, outputs = _add_row_axis(place.shape, flat), _add_row_axis(place.shape_out, flat)
-    kernels, strides = (_expand_to_axes(value, flat) for value in (layer.kernel_size, layer.stride))
-    paddings = _expand_to_axes(layer.padding, flat, rows=0)
+    sizes, outputs = _add_row_axis(place.shape, is_signal), _add_row_axis(place.shape_out, is_signal)
+    kernels, strides = (_expand_to_axes(value, is_signal) for value in (layer.kernel_size, layer.stride))
+    paddings = _expand_to_axes(layer.padding, is_signal, rows=0)
     axes = [_find_window_spans(*axis) for axis in zip(sizes, outputs, kernels, strides, paddings, strict=True)]
     rows, columns = ([(max(a, 0), min(b, size)) for a, b in spans] for spans, size in zip(axes, sizes, strict=True))
     divisors = None
@@ -53,7 +53,7 @@ def _build_pooling(place: PlacedLayer) -> Block | None:
         override = getattr(layer, "divisor_override", None)
         divisors = torch.full((len(rows), len(columns)), float(override)) if override else down[:, None] * across
         divisors = divisors.double()
-    return Block(PoolStage(Windows(sizes, tuple(rows), tuple(columns), divisors), flat))
+    return Block(PoolStage(Windows(sizes, tuple(rows), tuple(columns), divisors), is_signal))
 
 
 def _find_window_spans(size: int, outputs: int, kernel: int, stride: int, padding: int) -> list[Span]:
@@ -62,30 +62,30 @@ def _find_window_spans(size: int, outputs: int, kernel: int, stride: int, paddin
     return [(start, min(start + kernel, size + padding)) for start in starts]
 
 
-def _add_row_axis(shape: tuple[int, ...], flat: bool) -> Pair:
-    return (1, shape[1]) if flat else (shape[1], shape[2])
+def _add_row_axis(shape: tuple[int, ...], is_signal: bool) -> Pair:
+    return (1, shape[1]) if is_signal else (shape[1], shape[2])
 
 
-def _expand_to_axes(value: int | tuple[int, ...], flat: bool, rows: int = 1) -> Pair:
-    """A kernel size, stride or padding as (rows, columns); a signal (`flat`) has no rows, so `rows` is used for it."""
+def _expand_to_axes(value: int | tuple[int, ...], is_signal: bool, rows: int = 1) -> Pair:
+    """A kernel size, stride or padding as (rows, columns); a signal has no rows, so `rows` is used for it."""
     if isinstance(value, int):
-        return (rows, value) if flat else (value, value)
-    return (rows, value[0]) if flat else (value[0], value[1])
+        return (rows, value) if is_signal else (value, value)
+    return (rows, value[0]) if is_signal else (value[0], value[1])
 
 
 @register_block(nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)
 def _build_adaptive_pooling(place: PlacedLayer) -> Block | None:
     """Build the stacked version (block) of adaptive mean pooling to any output size."""
-    flat = isinstance(place.layer, nn.AdaptiveAvgPool1d)
-    if not library.AVAILABLE or len(place.shape) != (2 if flat else 3):
+    is_signal = isinstance(place.layer, nn.AdaptiveAvgPool1d)
+    if not library.AVAILABLE or len(place.shape) != (2 if is_signal else 3):
         return None
-    sizes, outputs = _add_row_axis(place.shape, flat), _add_row_axis(place.shape_out, flat)
+    sizes, outputs = _add_row_axis(place.shape, is_signal), _add_row_axis(place.shape_out, is_signal)
     rows, columns = (
         tuple((at * size // count, ceil((at + 1) * size / count)) for at in range(count))
         for size, count in zip(sizes, outputs, strict=True)
     )
     down, across = (torch.tensor([b - a for a, b in spans], dtype=torch.float64) for spans in (rows, columns))
-    return Block(PoolStage(Windows(sizes, rows, columns, down[:, None] * across), flat))
+    return Block(PoolStage(Windows(sizes, rows, columns, down[:, None] * across), is_signal))
 
 
 @dataclass(frozen=True)
@@ -144,13 +144,15 @@ class UnitNormStage:
 
 def _absorb_followers(shape: NormShape, place: PlacedLayer) -> tuple[NormShape, int]:
     """Add the pooling and ReLU layers after a normalisation to its sizes; also return how many layers were added."""
-    flat, absorbed = len(place.shape) == 2, 0
+    is_signal, absorbed = len(place.shape) == 2, 0
     for follower in place.followers:
         layer = follower.layer
         if isinstance(layer, nn.ReLU):
             shape = replace(shape, rectify=True)
-        elif isinstance(layer, nn.MaxPool1d if flat else nn.MaxPool2d) and _can_pool(shape, layer, flat, place):
-            rows, columns = read_pool_size(layer, flat)
+        elif isinstance(layer, nn.MaxPool1d if is_signal else nn.MaxPool2d) and _can_pool(
+            shape, layer, is_signal, place
+        ):
+            rows, columns = read_pool_size(layer, is_signal)
             shape = replace(shape, pool_rows=rows, pool_columns=columns)
         else:
             break
@@ -158,12 +160,12 @@ def _absorb_followers(shape: NormShape, place: PlacedLayer) -> tuple[NormShape, 
     return shape, absorbed
 
 
-def _can_pool(shape: NormShape, layer: nn.MaxPool1d | nn.MaxPool2d, flat: bool, place: PlacedLayer) -> bool:
+def _can_pool(shape: NormShape, layer: nn.MaxPool1d | nn.MaxPool2d, is_signal: bool, place: PlacedLayer) -> bool:
     """Whether the normalisation can also compute this pooling.
 
     It can if it computes no other pooling yet, and if the windows have no overlaps or gaps.
     """
-    return not shape.pools and has_adjacent_windows(layer, flat, place.shape)
+    return not shape.has_pooling and has_adjacent_windows(layer, is_signal, place.shape)
 
 
 @register_block(nn.GroupNorm)

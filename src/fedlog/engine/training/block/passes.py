@@ -25,7 +25,7 @@ from torch import Tensor
 from fedlog.engine.training.block import library
 from fedlog.engine.training.block.chain import ChainPasses, ChainStage
 from fedlog.engine.training.block.conv_stages import ConvStage
-from fedlog.engine.training.block.convolve import KeptConv, run_backward, run_forward
+from fedlog.engine.training.block.convolve import SavedConvValues, run_backward, run_forward
 from fedlog.engine.training.block.library import get_scratch_space, name_instruction_set, run_compiled
 from fedlog.engine.training.block.network import (
     BlockNetwork,
@@ -43,7 +43,7 @@ from fedlog.engine.training.block.stages import FlattenStage, LinearStage
 
 _FIELDS = ("clients", "batch", "units_in", "units_out", "innermost", "weight_step", "bias_step")
 Gradients = dict[str, Tensor | None]
-_Found = tuple[Tensor | None, Gradients]  # the gradients of a stage's inputs and of its parameters
+_StageGradients = tuple[Tensor | None, Gradients]  # the gradients of a stage's inputs and of its parameters
 PlainStage = ConvStage | LinearStage | FlattenStage
 
 
@@ -52,7 +52,7 @@ class _ConvPass:
     """What the backward pass of a convolution needs from the forward pass of a batch."""
 
     stage: ConvStage
-    kept: KeptConv
+    saved: SavedConvValues
     multipliers: list[Tensor]  # (clients, channels, 1, 1, batch)
 
     @classmethod
@@ -60,20 +60,20 @@ class _ConvPass:
         weight, bias = _read_parameters(stage.name, params, inputs)
         if stage.signals:
             inputs, weight = inputs.unsqueeze(2), weight.unsqueeze(3)
-        maps, kept = run_forward(stage.shape, inputs, weight, bias)
+        maps, saved = run_forward(stage.shape, inputs, weight, bias)
         multipliers = [mask.mT.contiguous()[:, :, None, None] for mask in select_masks(masks, stage.dropout)]
         for multiplier in multipliers:
             maps = maps * multiplier
-        return maps.squeeze(2) if stage.signals else maps, cls(stage, kept, multipliers)
+        return maps.squeeze(2) if stage.signals else maps, cls(stage, saved, multipliers)
 
-    def backward(self, gradient: Tensor, trained: Collection[str], needs_inputs: bool) -> _Found:
+    def backward(self, gradient: Tensor, trained: Collection[str], needs_inputs: bool) -> _StageGradients:
         if self.stage.signals:
             gradient = gradient.unsqueeze(2)
         for multiplier in reversed(self.multipliers):
             gradient = gradient * multiplier
         names = name_weight_and_bias(self.stage.name)
         needs = (needs_inputs, names[0] in trained, names[1] in trained)
-        of_inputs, of_weight, of_bias = run_backward(self.kept, gradient, needs)
+        of_inputs, of_weight, of_bias = run_backward(self.saved, gradient, needs)
         if self.stage.signals:
             of_inputs = None if of_inputs is None else of_inputs.squeeze(2)
             of_weight = None if of_weight is None else of_weight.squeeze(3)
@@ -104,7 +104,7 @@ class _LinearPass:
             units = units * multiplier
         return units, cls(stage, inputs, weight, outputs, multipliers)
 
-    def backward(self, gradient: Tensor, trained: Collection[str], needs_inputs: bool) -> _Found:
+    def backward(self, gradient: Tensor, trained: Collection[str], needs_inputs: bool) -> _StageGradients:
         for multiplier in reversed(self.multipliers):
             gradient = gradient * multiplier
         if self.stage.rectify:
@@ -127,14 +127,14 @@ class _FlattenPass:
     def forward(cls, inputs: Tensor) -> tuple[Tensor, _FlattenPass]:
         return inputs.flatten(1, -2).mT, cls(inputs.shape)
 
-    def backward(self, gradient: Tensor, trained: Collection[str], needs_inputs: bool) -> _Found:
+    def backward(self, gradient: Tensor, trained: Collection[str], needs_inputs: bool) -> _StageGradients:
         if not needs_inputs:
             return None, {}
         turned = gradient.mT
         return (turned if turned.is_contiguous() else move_batch_innermost(gradient)).view(self.shape), {}
 
 
-_Kept = _ConvPass | _LinearPass | _FlattenPass
+_LayerPass = _ConvPass | _LinearPass | _FlattenPass
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,18 +143,18 @@ class PlainPasses:
 
     stages: tuple[PlainStage, ...]
 
-    def forward(self, params: Params, batch: Tensor, masks: Masks) -> tuple[Tensor, list[_Kept]]:
+    def forward(self, params: Params, batch: Tensor, masks: Masks) -> tuple[Tensor, list[_LayerPass]]:
         """The features (clients, batch, width), and what `backward` needs."""
-        tape: list[_Kept] = []
+        tape: list[_LayerPass] = []
         for stage in self.stages:
-            kept: _Kept
+            layer_pass: _LayerPass
             if isinstance(stage, ConvStage):
-                batch, kept = _ConvPass.forward(stage, params, masks, batch)
+                batch, layer_pass = _ConvPass.forward(stage, params, masks, batch)
             elif isinstance(stage, LinearStage):
-                batch, kept = _LinearPass.forward(stage, params, masks, batch)
+                batch, layer_pass = _LinearPass.forward(stage, params, masks, batch)
             else:
-                batch, kept = _FlattenPass.forward(batch)
-            tape.append(kept)
+                batch, layer_pass = _FlattenPass.forward(batch)
+            tape.append(layer_pass)
         return batch, tape
 
     def evaluate(self, params: Params, batch: Tensor) -> Tensor:
@@ -166,7 +166,7 @@ class PlainPasses:
                 batch = stage(params, None, batch)
         return batch
 
-    def backward(self, tape: list[_Kept], gradient: Tensor, trained: Collection[str]) -> Gradients:
+    def backward(self, tape: list[_LayerPass], gradient: Tensor, trained: Collection[str]) -> Gradients:
         """The gradients of the parameters in `trained`, from the gradient of the features."""
         found: Gradients = {}
         is_trained = [
@@ -250,7 +250,7 @@ def compute_linear_outputs(inputs: Tensor, weight: Tensor, bias: Tensor | None) 
     if bias is None:
         return torch.bmm(inputs, weight.mT)
     is_map = _can_multiply_compiled(inputs, weight) and not inputs.is_contiguous() and bias[0].is_contiguous()
-    if is_map and _compare_with_pytorch(*_read_sizes(inputs, weight))[0]:
+    if is_map and _compare_with_pytorch(*_list_comparison_arguments(inputs, weight))[0]:
         return _multiply_compiled(inputs, weight, bias)
     return torch.baddbmm(bias[:, None], inputs, weight.mT)
 
@@ -259,7 +259,7 @@ def compute_product_gradients(
     inputs: Tensor, weight: Tensor, gradient: Tensor, needs_inputs: bool, needs_weight: bool
 ) -> tuple[Tensor | None, Tensor | None]:
     """The gradients of a linear layer's inputs and weight, or None; equal to PyTorch's `bmm` to the last bit."""
-    if _can_multiply_compiled(inputs, weight) and _compare_with_pytorch(*_read_sizes(inputs, weight))[1]:
+    if _can_multiply_compiled(inputs, weight) and _compare_with_pytorch(*_list_comparison_arguments(inputs, weight))[1]:
         return _compute_product_gradients_compiled(inputs, weight, gradient.contiguous(), needs_inputs, needs_weight)
     of_inputs = torch.bmm(gradient, weight) if needs_inputs else None
     return of_inputs, torch.bmm(gradient.mT, inputs) if needs_weight else None
@@ -272,18 +272,19 @@ def _can_multiply_compiled(inputs: Tensor, weight: Tensor) -> bool:
     return library.AVAILABLE and known and readable
 
 
-def _read_sizes(inputs: Tensor, weight: Tensor) -> tuple[int, int, int, bool, str]:
+def _list_comparison_arguments(inputs: Tensor, weight: Tensor) -> tuple[int, int, int, bool, str]:
+    """The arguments of `_compare_with_pytorch` for a linear layer with these inputs and this weight."""
     return inputs.shape[1], inputs.shape[2], weight.shape[1], not inputs.is_contiguous(), name_instruction_set()
 
 
 @lru_cache(maxsize=256)
 def _compare_with_pytorch(
-    batch: int, units_in: int, units_out: int, innermost: bool, instruction_set: str
+    batch: int, units_in: int, units_out: int, batch_innermost: bool, instruction_set: str
 ) -> tuple[bool, bool]:
     """Whether the compiled products equal PyTorch's to the last bit for these sizes: (forward, backward)."""
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(2, batch, units_in, generator=generator)
-    if innermost:
+    if batch_innermost:
         inputs = inputs.mT.contiguous().mT
     weight = torch.randn(2, units_out, units_in, generator=generator)
     bias = torch.randn(2, units_out, generator=generator)
@@ -312,8 +313,9 @@ def _compute_product_gradients_compiled(
 
 
 def _call_compiled(direction: str, inputs: Tensor, weight: Tensor, bias_step: int, *tensors: Tensor | None) -> None:
+    """Call the product of `linear.c` for this direction; `bias_step` numbers lie from one client's bias to the next."""
     (clients, batch, units_in), units_out = inputs.shape, weight.shape[1]
-    innermost = int(not inputs.is_contiguous())
-    sizes = _ProductSizes(clients, batch, units_in, units_out, innermost, weight.stride(0), bias_step)
+    batch_innermost = int(not inputs.is_contiguous())
+    sizes = _ProductSizes(clients, batch, units_in, units_out, batch_innermost, weight.stride(0), bias_step)
     scratch = get_scratch_space(batch * (units_in + 2 * units_out), inputs.dtype)
     run_compiled(f"product_{direction}", inputs.dtype, sizes, *tensors, scratch)

@@ -18,7 +18,11 @@ from fedlog.models.masked_dropout import MaskedLayer, collect_parameters
 
 @dataclass(frozen=True, eq=False)
 class Region:
-    """A part of a module: it reads the outside operations `inputs`, and outside operations read its `outputs`."""
+    """A part of a module, and where it meets the rest of the module.
+
+    `inputs` are the operations outside of the part whose results it uses. `outputs` are those of its own operations
+    whose results are used outside.
+    """
 
     module: fx.GraphModule
     inputs: tuple[Operation, ...]
@@ -59,14 +63,14 @@ class RegionStage:
         return found
 
 
-def extract_region(root: nn.Module, part: list[Operation], everything: list[Operation]) -> Region:
-    """The region with the operations `part`, and with the operations without a batch axis that they read."""
+def extract_region(root: nn.Module, part: list[Operation], all_operations: list[Operation]) -> Region:
+    """The region with the operations `part`, and with what they need that has no batch axis, such as weights."""
     inside = set(part)
     needed: list[Operation] = []
     for one in part:
         _collect_needed(one, inside, needed)
     inputs = [one for one in needed if one not in inside and one.shape is not None]
-    outputs = [one for one in part if any(one in other.reads for other in everything if other not in inside)]
+    outputs = [one for one in part if any(one in other.reads for other in all_operations if other not in inside)]
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {one.node: graph.placeholder(one.node.name) for one in inputs}
     for one in needed:

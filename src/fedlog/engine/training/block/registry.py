@@ -22,17 +22,17 @@ class Follower:
 
 @dataclass(frozen=True, eq=False)
 class PlacedLayer:
-    """A layer at its place in a network: with the shapes of its inputs and its output, and the layers after it."""
+    """A layer, and what its block has to know of the network: the layer's input and output shapes, and what follows."""
 
     name: str
     layer: Any  # of the type that the builder is registered for
-    shapes: tuple[Shape, ...]
+    shapes: tuple[Shape, ...]  # of one record, of each input
     shape_out: Shape
     followers: tuple[Follower, ...]
 
     @property
     def shape(self) -> Shape:
-        """The shape of the only input."""
+        """The shape of the layer's input, for one record; ValueError if the layer has several inputs."""
         (shape,) = self.shapes
         return shape
 

@@ -18,7 +18,7 @@ from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from fedlog.engine.training.block.linear import CompiledLinear, can_run_compiled
+from fedlog.engine.training.block.linear import CompiledLinearFunction, can_run_compiled
 from fedlog.engine.training.block.network import (
     Masks,
     Params,
@@ -32,8 +32,8 @@ from fedlog.engine.training.block.trace import Add, Concatenate
 from fedlog.models.masked_dropout import MaskedAlphaDropout, MaskedDropout, apply_alpha_dropout
 
 
-class Linear(Function):
-    """A linear layer for stacked clients, with ReLU after it if `rectify`."""
+class LinearFunction(Function):
+    """A linear layer for stacked clients, with ReLU after it if `rectify`; by PyTorch, with gradients."""
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor, weight: Tensor, bias: Tensor | None, rectify: bool) -> Tensor:
@@ -72,7 +72,7 @@ class LinearStage:
         (inputs,), clients = values, values[0].shape[0]
         weight = get_parameter(self.name, "weight", params, clients)
         bias = find_parameter(self.name, "bias", params, clients)
-        function = CompiledLinear if self.compiled and can_run_compiled(inputs, weight) else Linear
+        function = CompiledLinearFunction if self.compiled and can_run_compiled(inputs, weight) else LinearFunction
         units: Tensor = function.apply(inputs, weight, bias, self.rectify)  # type: ignore[no-untyped-call]
         for mask in select_masks(masks, self.dropout):
             units = units * mask
@@ -94,8 +94,8 @@ def _build_linear(place: PlacedLayer) -> Block | None:
     return Block(LinearStage(place.name, rectify, dropout), len(joining))
 
 
-class Flatten(Function):
-    """Flattens maps into vectors (units), in PyTorch's order: channels, rows, columns."""
+class FlattenFunction(Function):
+    """Flattens maps into vectors (units) as a view, with gradients; PyTorch's order: channels, rows, columns."""
 
     @staticmethod
     def forward(ctx: Any, maps: Tensor) -> Tensor:
@@ -116,7 +116,7 @@ class FlattenStage:
 
     def __call__(self, params: Params, masks: Masks | None, *values: Tensor) -> Tensor:
         """Flatten: (clients, *shape, batch) -> (clients, batch, units)."""
-        units: Tensor = Flatten.apply(values[0])  # type: ignore[no-untyped-call]
+        units: Tensor = FlattenFunction.apply(values[0])  # type: ignore[no-untyped-call]
         return units
 
 
@@ -204,8 +204,8 @@ def _build_activation(place: PlacedLayer) -> Block | None:
     return Block(ElementwiseStage(functions[type(layer)]()))
 
 
-class RectifiedSum(Function):
-    """ReLU of the sum of two values of one shape."""
+class RectifiedSumFunction(Function):
+    """ReLU of the sum of two values of one shape, with gradients."""
 
     @staticmethod
     def forward(ctx: Any, one: Tensor, other: Tensor) -> Tensor:
@@ -234,7 +234,7 @@ class AddStage:
         one, other = values
         if not self.rectify:
             return one + other
-        summed: Tensor = RectifiedSum.apply(one, other)  # type: ignore[no-untyped-call]
+        summed: Tensor = RectifiedSumFunction.apply(one, other)  # type: ignore[no-untyped-call]
         return summed
 
 

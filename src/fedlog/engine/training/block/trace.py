@@ -46,7 +46,7 @@ class Operation:
 
     @cached_property
     def reads(self) -> list[Operation]:
-        """The operations whose results this one reads; for a layer, only those with a batch axis: no weights."""
+        """The operations whose results this one uses; for a layer, without those that have no batch axis (weights)."""
         return [one for one in self.sources.values() if self.layer is None or one.shape is not None]
 
 
@@ -165,7 +165,7 @@ _RESHAPES = (torch.flatten, torch.reshape, "flatten", "view", "reshape")
 def _find_layer(
     node: fx.Node, module: nn.Module, inputs: list[Shape | None], output: Shape | None
 ) -> tuple[str, nn.Module | None]:
-    """The name and the layer of a node; the layer is None if no layer computes the node."""
+    """The layer's name in the module ("" for a function), and the layer that computes this node, None if none does."""
     if node.op == "call_module":
         layer = module.get_submodule(str(node.target))
         if isinstance(layer, nn.Flatten) and inputs == [output]:

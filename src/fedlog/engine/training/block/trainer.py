@@ -26,7 +26,7 @@ from fedlog.engine.training.tasks import (
     CLOCK,
     FeatureRequest,
     Fit,
-    Pool,
+    RecordPool,
     Settings,
     Task,
     draw_order_and_crops,
@@ -85,8 +85,10 @@ class BlockBackend:
         trained_on = [c.train for c in clients]
         tested_on = [part for c in clients for part in c.tests]
         self._feeds = {
-            Pool.TRAIN: choose_feed(network, federation.train, federation.transform, trained_on + held_out, settings),
-            Pool.TEST: choose_feed(network, federation.test, federation.transform, tested_on, settings),
+            RecordPool.TRAIN: choose_feed(
+                network, federation.train, federation.transform, trained_on + held_out, settings
+            ),
+            RecordPool.TEST: choose_feed(network, federation.test, federation.transform, tested_on, settings),
         }
 
     def train(self, tasks: Sequence[Task]) -> list[Fit]:
@@ -116,7 +118,7 @@ class BlockBackend:
         for start in range(0, max(sizes), records):
             active = sum(size > start for size in sizes)
             batch = feed.gather(positions[:active, start : start + records])
-            parts.append(self._body.clip_features(self._evaluate(_take_first(params, active), batch)))
+            parts.append(self._body.clip_features(self._evaluate(_take_first_clients(params, active), batch)))
         each = [torch.zeros(0)] * len(requests)
         for row, at in enumerate(order):
             rows = [part[row] for part in parts if row < len(part)]
@@ -177,25 +179,30 @@ class BlockBackend:
         if self._one_by_one is not None and self._can_train_one_by_one(
             phase, {**frozen, **adam.get_parameters()}, adam, drawn
         ):
-            self._one_by_one.train_epoch(adam, frozen, records, size, drawn, self._feeds[Pool.TRAIN])
+            self._one_by_one.train_epoch(adam, frozen, records, size, drawn, self._feeds[RecordPool.TRAIN])
             return carry
         for start in range(0, max(records), size):
             active = sum(count > start for count in records)
             longest = min(size, records[0] - start)
             at = (slice(0, active), slice(start, start + longest))
             trained = adam.get_leaves(active)
-            params = {**_take_first(frozen, active), **trained}
+            params = {**_take_first_clients(frozen, active), **trained}
             masks = {site: mask[at] for site, mask in drawn.masks.items()}
             crops = None if drawn.crops is None else drawn.crops[:, at[0], at[1]]
             with CLOCK.time("gather"):
-                inputs = self._feeds[Pool.TRAIN].gather(drawn.positions[at], crops)
+                inputs = self._feeds[RecordPool.TRAIN].gather(drawn.positions[at], crops)
             batch = _ChunkBatch(inputs, masks, drawn.labels[at], drawn.weights[at])
             gradients, after = self._compute_gradients(
-                phase, params, list(trained), batch, _take_first(constants, active), _take_first(carry, active)
+                phase,
+                params,
+                list(trained),
+                batch,
+                _take_first_clients(constants, active),
+                _take_first_clients(carry, active),
             )
             with CLOCK.time("optimiser"):
                 adam.step(active, gradients)
-            carry = {name: _replace_prefix(carry[name], value.detach()) for name, value in after.items()}
+            carry = {name: _replace_first_clients(carry[name], value.detach()) for name, value in after.items()}
         return carry
 
     def _compute_gradients(
@@ -337,9 +344,9 @@ def _cast(value: Tensor, settings: Settings) -> Tensor:
     return value.to(settings.device, settings.dtype if value.is_floating_point() else value.dtype)
 
 
-def _take_first(stacked: Mapping[str, Tensor], count: int) -> Params:
+def _take_first_clients(stacked: Mapping[str, Tensor], count: int) -> Params:
     return {name: value[:count] for name, value in stacked.items()}
 
 
-def _replace_prefix(whole: Tensor, prefix: Tensor) -> Tensor:
-    return prefix if len(prefix) == len(whole) else torch.cat([prefix, whole[len(prefix) :]])
+def _replace_first_clients(stacked: Tensor, first: Tensor) -> Tensor:
+    return first if len(first) == len(stacked) else torch.cat([first, stacked[len(first) :]])

@@ -1,10 +1,13 @@
-"""A site's record of releases (all that has left the site in any run), and the limit that `--require-privacy` sets.
+"""The release log of a site (all that has left the site in any run), and the limit that `--require-privacy` sets.
 
-Every release of a private run is recorded in `state/privacy.jsonl`, even if the site has no limit, so that a limit set
+There are two kinds of release logs at a site. The site's release log, `state/privacy.jsonl`, has the releases of all
+runs. The release log of a run, `state/RUN/privacy.jsonl`, has those of one private run, and counts against its budget.
+
+Every release of a private run is recorded in the site's release log, even if the site has no limit, so that a limit set
 later counts all of them. If runs make different promises, their releases are added up as guarantees for single records.
-A run without noise is recorded as an unbounded privacy loss. The record counts what was sent about the site's rows, so
-it goes on when the site gets a new key. If a site has taken part and its record is missing, the site sends nothing
-until someone there has stated what happened to the record.
+A run without noise is recorded as an unbounded privacy loss. The log counts what was sent about the site's rows, so it
+goes on when the site gets a new key. If a site has taken part and its release log is missing, the site sends nothing
+until someone there has stated what happened to the log.
 """
 
 from __future__ import annotations
@@ -91,7 +94,7 @@ def read_privacy_requirement(config: SiteConfig) -> PrivacyRequirement | None:
 
 
 def record_release_at_site(folder: SiteFolder, run: Path, protection: Protection, upcoming: Release) -> None:
-    """Record a release in the site's record of releases and in the run's log, or in neither if a budget is exceeded.
+    """Record a release in the release logs of the site and of the run, or in neither if a budget is exceeded.
 
     Raise SendableError if the release exceeds the site's limit, and BudgetSpentError if it exceeds the run's budget.
     """
@@ -99,8 +102,8 @@ def record_release_at_site(folder: SiteFolder, run: Path, protection: Protection
     own = release_log.start_or_resume_log(run / release_log.FILE_NAME, protection.budget)
     # Checked first: a server that asks for more than the run's budget must not use up the site's limit.
     append_within_budget(own.events, upcoming, own.budget)
-    limit, path = read_privacy_requirement(folder.read_config()), folder.release_record
-    earlier = _find_releases_before_record(folder)
+    limit, path = read_privacy_requirement(folder.read_config()), folder.release_log
+    earlier = _find_releases_for_new_site_log(folder)
     try:
         if limit is None:
             release_log.record_site_release_unchecked(path, upcoming, protection.budget, earlier)
@@ -113,74 +116,77 @@ def record_release_at_site(folder: SiteFolder, run: Path, protection: Protection
 
 
 def record_exact_statistics(folder: SiteFolder, run: str, round_number: int, exchange: str) -> None:
-    """Record that exact statistics leave the site: an unbounded privacy loss, for which one entry per run is enough."""
-    event = UnboundedLoss(round_number, exchange, _describe_exact_release(run))
-    release_log.record_unbounded_losses(folder.release_record, [event], _find_releases_before_record(folder))
+    """Record in the site's release log that exact statistics leave the site: an unbounded privacy loss.
+
+    One entry per run is enough.
+    """
+    event = UnboundedLoss(round_number, exchange, _format_exact_release_reason(run))
+    release_log.record_unbounded_losses(folder.release_log, [event], _find_releases_for_new_site_log(folder))
     _mark_as_participant(folder)
 
 
-def check_release_record(folder: SiteFolder) -> None:
-    """Raise InputError if this site has taken part in a run and its record of releases is missing.
+def check_site_release_log(folder: SiteFolder) -> None:
+    """Raise InputError if this site has taken part in a run and its release log is missing.
 
-    The release logs in the runs' folders do not replace this record: some of these folders may have been removed.
+    The release logs of the runs do not replace it: the folders of some runs may have been removed.
     """
-    if folder.took_part_file.exists() and not folder.release_record.exists():
+    if folder.took_part_file.exists() and not folder.release_log.exists():
         raise InputError(
-            f"expected this site's record of releases (what has left it), found none: {folder.release_record}",
+            f"expected this site's release log (what has left the site), found none: {folder.release_log}",
             hint=f"run `fedlog federate ledger {folder.path}` with --restore FILE if there is a copy, with --lost if "
             "there is none, or with --new-rows if the data hold none of the rows that took part",
         )
 
 
-def refuse_run_without_release_record(folder: SiteFolder) -> None:
-    """Raise SendableError if the site's record of releases is missing: without it, the site takes part in no run."""
+def refuse_run_without_site_release_log(folder: SiteFolder) -> None:
+    """Raise SendableError if the site's release log is missing: without it, the site takes part in no run."""
     try:
-        check_release_record(folder)
+        check_site_release_log(folder)
     except InputError:
-        raise SendableError(
-            "this site cannot find its record of releases (what has left it)", hint=SEE_LEDGER
-        ) from None
+        raise SendableError("this site cannot find its release log (what has left the site)", hint=SEE_LEDGER) from None
 
 
-def restore_release_record(folder: SiteFolder, source: Path) -> None:
-    """Restore the site's record of releases from a backup, or from the record of an earlier folder of the same data.
+def restore_site_release_log(folder: SiteFolder, source: Path) -> None:
+    """Restore the site's release log from the file `source`.
 
-    A backup may lack the latest runs, so the releases in the folders of these runs are added.
+    `source` is a backup of the log, or the release log of an earlier site folder with the same data. It may lack the
+    latest runs, so the releases that only the release logs of runs have are added.
     """
-    path = folder.release_record
+    path = folder.release_log
     copied = release_log.read_log(source)
     if path.exists():
         raise InputError(
-            f"this site already has a record of releases: {path}",
-            hint="both records count, but cannot be added up: a release may be in both. Move this file away and "
-            f"run `fedlog federate ledger {folder.path} --lost`; from then on the site has no privacy guarantee",
+            f"this site already has a release log: {path}",
+            hint=f"this log and {source} both count, but cannot be added up: a release may be in both. Move {path} "
+            f"away and run `fedlog federate ledger {folder.path} --lost`; from then on the site has no privacy "
+            "guarantee",
         )
     path.parent.mkdir(parents=True, exist_ok=True)
     release_log.restore_log(path, source, _find_uncounted_releases(copied.events, _read_releases_from_run_logs(folder)))
     _mark_as_participant(folder)
 
 
-def declare_release_record_lost(folder: SiteFolder) -> None:
-    """Begin a new record of releases whose first entry, an unbounded privacy loss, says that the old record is lost."""
-    if folder.release_record.exists():  # the entry could never be taken back
+def declare_site_release_log_lost(folder: SiteFolder) -> None:
+    """Begin a new release log of the site with an unbounded privacy loss, which says that the old log is lost."""
+    if folder.release_log.exists():  # the entry could never be taken back
         raise InputError(
-            f"this site's record of releases is not lost: {folder.release_record}",
+            f"this site's release log is not lost: {folder.release_log}",
             hint=f"`fedlog federate ledger {folder.path}` adds it up; if it lacks releases, move it away first",
         )
     folder.state.mkdir(parents=True, exist_ok=True)
     release_log.record_unbounded_losses(
-        folder.release_record, [UnboundedLoss(0, "unknown", LOST)], _read_releases_from_run_logs(folder)
+        folder.release_log, [UnboundedLoss(0, "unknown", LOST)], _read_releases_from_run_logs(folder)
     )
     _mark_as_participant(folder)
 
 
-def start_release_record_for_new_rows(folder: SiteFolder) -> None:
-    """Begin an empty record of releases, because the site has new rows; rename the state folder of the earlier rows."""
+def start_site_release_log_for_new_rows(folder: SiteFolder) -> None:
+    """Begin an empty release log, because the site has new rows; rename the state folder of the earlier rows."""
     if folder.state.exists():
         numbers = (at for at in range(1, 10**6) if not folder.state.with_name(f"state.earlier-{at}").exists())
         folder.state.rename(folder.state.with_name(f"state.earlier-{next(numbers)}"))
     folder.state.mkdir(parents=True)
-    release_log.record_unbounded_losses(folder.release_record, [], ())
+    release_log.record_unbounded_losses(folder.release_log, [], ())
 
 
 def refuse_run_beyond_limit(folder: SiteFolder, run: Path, upcoming: Release) -> None:
@@ -196,9 +202,7 @@ def refuse_run_beyond_limit(folder: SiteFolder, run: Path, upcoming: Release) ->
     except BudgetSpentError as error:
         raise SendableError(_describe_exceeded_limit(error)) from None
     except InputError:
-        raise SendableError(
-            "this site cannot read its record of releases (what has left it)", hint=SEE_LEDGER
-        ) from None
+        raise SendableError("this site cannot read its release log (what has left the site)", hint=SEE_LEDGER) from None
 
 
 def describe_spending(folder: SiteFolder) -> str | None:
@@ -206,7 +210,7 @@ def describe_spending(folder: SiteFolder) -> str | None:
     events, limit = _read_releases(folder), read_privacy_requirement(folder.read_config())
     if not events:
         return None
-    path = folder.release_record
+    path = folder.release_log
     before = release_log.read_log(path).stated_budget if path.exists() else None
     delta = limit.budget.delta if limit else before.delta if before else DEFAULT_DELTA
     none = explain_missing_guarantee(events)
@@ -241,15 +245,18 @@ def add_up_releases(folder: SiteFolder) -> tuple[float | None, int]:
     return (math.inf if spent is None or spent.epsilon is None else spent.epsilon), len(events)
 
 
-def _find_releases_before_record(folder: SiteFolder) -> tuple[Event, ...]:
-    """Find the releases of runs from before the site had a record; raise SendableError if the record is lost."""
-    refuse_run_without_release_record(folder)
+def _find_releases_for_new_site_log(folder: SiteFolder) -> tuple[Event, ...]:
+    """Return the releases of earlier runs with which a new release log of the site begins; none if the log exists.
+
+    Raise SendableError if the log is lost.
+    """
+    refuse_run_without_site_release_log(folder)
     folder.state.mkdir(parents=True, exist_ok=True)
-    return () if folder.release_record.exists() else _read_releases_from_run_logs(folder)
+    return () if folder.release_log.exists() else _read_releases_from_run_logs(folder)
 
 
 def _mark_as_participant(folder: SiteFolder) -> None:
-    """Write the file that marks the site as a participant: from now on, a missing record is a lost record."""
+    """Write the file that marks the site as a participant: from now on, a missing release log is a lost one."""
     if not folder.took_part_file.exists():
         write_file(
             folder.took_part_file,
@@ -258,12 +265,12 @@ def _mark_as_participant(folder: SiteFolder) -> None:
 
 
 def _read_releases(folder: SiteFolder) -> tuple[Event, ...]:
-    """Read the releases of all runs, including runs from before the site had a record of releases."""
-    path = folder.release_record
+    """Read the releases of all runs, including runs from before the site had a release log."""
+    path = folder.release_log
     if not path.exists():
         return _read_releases_from_run_logs(folder)
     counted = release_log.read_log(path).events
-    return (*counted, *_find_uncounted_releases(counted, _find_runs_without_noise(folder)))
+    return (*counted, *_find_uncounted_releases(counted, _find_losses_of_runs_without_noise(folder)))
 
 
 def _find_uncounted_releases(counted: Sequence[Event], found: Sequence[Event]) -> tuple[Event, ...]:
@@ -285,22 +292,26 @@ def _find_uncounted_releases(counted: Sequence[Event], found: Sequence[Event]) -
 
 
 def _read_releases_from_run_logs(folder: SiteFolder) -> tuple[Event, ...]:
-    """Read the releases in the log of every run, and one unbounded privacy loss for each run without noise."""
+    """Read the releases in the release log of every run; add one unbounded privacy loss for each run without noise."""
     logs = sorted(folder.state.glob(f"*/{release_log.FILE_NAME}"))
-    return (*(event for path in logs for event in release_log.read_log(path).events), *_find_runs_without_noise(folder))
+    return (
+        *(event for path in logs for event in release_log.read_log(path).events),
+        *_find_losses_of_runs_without_noise(folder),
+    )
 
 
-def _find_runs_without_noise(folder: SiteFolder) -> tuple[UnboundedLoss, ...]:
+def _find_losses_of_runs_without_noise(folder: SiteFolder) -> tuple[UnboundedLoss, ...]:
     """Return one unbounded privacy loss for each run without noise in which this site has answered."""
     found = []
     for path in sorted(folder.state.glob("*/plan.json")):
         plan = json.loads(path.read_text())["plan"]
         if plan.get("promise") is None and any(path.parent.glob("step-*-*/")):
-            found.append(UnboundedLoss(0, str(plan.get("method")), _describe_exact_release(str(plan["name"]))))
+            found.append(UnboundedLoss(0, str(plan.get("method")), _format_exact_release_reason(str(plan["name"]))))
     return tuple(found)
 
 
-def _describe_exact_release(run: str) -> str:
+def _format_exact_release_reason(run: str) -> str:
+    """Return the reason that is stored with the unbounded privacy loss of a run without noise."""
     return f"exact statistics of these rows left in {run}"
 
 
