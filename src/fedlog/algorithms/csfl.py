@@ -140,9 +140,9 @@ class CSFL(Algorithm):
     def step(self, exchange: str, server: Params, total: Contribution) -> Params:
         """The server's next state, with the update from the sum of this exchange.
 
-        After the first exchange, the update is the mean of the measurements; the mean number of measured changes goes
-        with it for the recovery. Both are weighted by records. After the second exchange, the update is the majority
-        sign of each entry, +1 in a tie.
+        After the first exchange, the update is the mean of the clients' compressed changes (measurements), with the
+        mean number of entries that clients kept, which is needed to recover the change. Both means are weighted by
+        records. After the second exchange, the update is the majority sign of each entry, +1 in a tie.
         """
         news = {"updates": server["updates"] + 1}
         if exchange == VOTE:

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 import fedlog
 from fedlog.cli.command import StopRequestedError, list_subcommands
 from fedlog.errors import FedlogError, InputError, RunError
-from fedlog.files.flag_rewriting import disable_flag_rewriting
+from fedlog.files.flag_rewriting import keep_flags_in_errors
 from fedlog.files.names import did_you_mean
 
 # The module of a command is imported only when the command is used: importing PyTorch alone takes a second.
@@ -161,7 +161,7 @@ def _run_command(arguments: Sequence[str]) -> int:
     try:
         args = parse_arguments(arguments)
         command = f"fedlog {args.command}"
-        with disable_flag_rewriting():
+        with keep_flags_in_errors():
             code: int = args.handler(args) or 0
         if sys.stdout is not None:  # it is None if the shell has closed it
             sys.stdout.flush()

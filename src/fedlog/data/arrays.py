@@ -37,7 +37,7 @@ def read_npz(path: Path, needed: Sequence[str], optional: Sequence[str] = ()) ->
         with path.open("rb") as file:  # opened here, because numpy does not close a file that is no archive
             stored = np.load(file, allow_pickle=False)
             if not isinstance(stored, np.lib.npyio.NpzFile):
-                raise ValueError("the file holds a single array without a name")
+                raise ValueError("it holds a single array without a name, as np.save writes; expected named arrays")
             wanted = [name for name in (*needed, *optional) if name in stored]
             if stored.zip is not None:
                 _refuse_oversized_arrays(stored.zip, wanted)

@@ -88,8 +88,8 @@ class Shard:
 
 
 @dataclass(frozen=True, eq=False)
-class Encoding:
-    """How one client turns raw records into inputs of its model, both its own records and new ones."""
+class InputEncoding:
+    """How one client turns raw records, its own and new ones, into inputs of its model."""
 
     transform: Transform
     encoder: TableEncoder | None = None  # only for a table
@@ -113,7 +113,7 @@ class Federation:
     transform: Transform
     class_names: tuple[str, ...]
     schema: Schema | None = None  # of the user's own tables, images or arrays
-    encodings: tuple[Encoding, ...] = ()  # one for each client, if they differ; the records are already encoded
+    encodings: tuple[InputEncoding, ...] = ()  # one for each client, if they differ; the records are already encoded
     labels: tuple[int, ...] = ()  # the number that stands for each class in the data, if labels are numbers
     raw_images: tuple[Tensor, Tensor] | None = None  # training and test pixels before each client's scaling
     rows_alone: bool = False  # whether rows were split and scaled independently of each other
@@ -256,7 +256,7 @@ class Federation:
         lines += [f"  and {len(self.shards) - 10} more clients"] if len(self.shards) > 10 else []
         return "\n".join([*lines, *(f"  note: {note}" for note in self.notes)])
 
-    def encoding_of(self, client: int) -> Encoding:
+    def encoding_of(self, client: int) -> InputEncoding:
         """How a client's raw records become inputs.
 
         Args:
@@ -266,7 +266,7 @@ class Federation:
             The client's own encoding, or the one that all clients share.
 
         """
-        return self.encodings[client] if self.encodings else Encoding(self.transform)
+        return self.encodings[client] if self.encodings else InputEncoding(self.transform)
 
     def make_schema(self) -> Schema:
         """The schema of the records; if there is none, one with the classes and the shape of the inputs."""

@@ -10,7 +10,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from fedlog.data.federation import Encoding, Federation, Records, Shard, check_federation
+from fedlog.data.federation import Federation, InputEncoding, Records, Shard, check_federation
 from fedlog.data.schema import Schema, check_schema, load_schema
 from fedlog.data.schema_draft import (
     SCHEMA_FROM_ROWS,
@@ -250,7 +250,7 @@ def join_sites(sites: Sequence[Site], schema: Schema, name: str) -> Federation:
             transform=IDENTITY,
             class_names=schema.label_values,
             schema=schema,
-            encodings=tuple(Encoding(site.federation.transform, site.encoder) for site in sites),
+            encodings=tuple(InputEncoding(site.federation.transform, site.encoder) for site in sites),
             raw_images=_collect_raw_images(sites),
         )
     )

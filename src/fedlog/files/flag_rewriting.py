@@ -46,7 +46,7 @@ _flags_wanted = ContextVar("flags_wanted", default=False)
 
 
 @contextmanager
-def disable_flag_rewriting() -> Iterator[None]:
+def keep_flags_in_errors() -> Iterator[None]:
     """Disable `rewrite_flags_in_errors` inside this `with` block, so that errors show flags such as `--alpha`."""
     before = _flags_wanted.set(True)
     try:
@@ -57,7 +57,7 @@ def disable_flag_rewriting() -> Iterator[None]:
 
 @contextmanager
 def rewrite_flags_in_errors() -> Iterator[None]:
-    """Rewrite flags in errors of this `with` block as Python arguments, unless `disable_flag_rewriting` is active."""
+    """Rewrite flags in errors of this `with` block as Python arguments, unless `keep_flags_in_errors` is active."""
     try:
         yield
     except FedlogError as error:

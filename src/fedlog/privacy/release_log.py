@@ -219,7 +219,7 @@ def record_site_release(path: Path, upcoming: Event, limit: Budget, earlier: Seq
 def record_site_release_unchecked(path: Path, upcoming: Event, budget: Budget, earlier: Sequence[Event]) -> ReleaseLog:
     """Add a release to the log of a site that has set no limit; the release counts if the site sets a limit later.
 
-    The log then states the run's `budget`. `earlier` are the releases from before the log existed.
+    A new log begins with the run's `budget` and with `earlier`, the releases from before the log existed.
     """
     with _lock_log(path):
         log = _read_or_create_log(path, budget, earlier)

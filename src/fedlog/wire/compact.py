@@ -83,7 +83,7 @@ def unpack_counts(reader: PayloadReader, rows: int, fractional: bool) -> NDArray
 
 
 def compress(payload: bytes) -> bytes:
-    """The payload compressed by zstandard as one frame of its own format, without its magic number."""
+    """The payload compressed to one frame of zstandard, without the magic number that such a frame begins with."""
     settings = zstandard.ZstdCompressionParameters(
         compression_level=19, format=zstandard.FORMAT_ZSTD1_MAGICLESS, write_content_size=True
     )

@@ -67,7 +67,7 @@ class Transport:
         """Raise an InputError if messages show which classes a client holds; `where` names the kind of run."""
         if self.closed_world:
             raise InputError(
-                f"--world closed cannot be used in {where}: the rows that a client gets show which classes it holds",
+                f"--world closed cannot be used in {where}: the rows of the head that a client gets show its classes",
                 hint="leave out --world closed",
             )
         if self.skip_below is not None:

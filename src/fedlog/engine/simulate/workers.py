@@ -63,7 +63,7 @@ class Workers(ABC):
         self._call_all("receive_broadcast", [(blob,)] * len(self._groups))
 
     def receive_own_broadcasts(self, blobs: Mapping[int, bytes], unknown: Collection[int] = ()) -> None:
-        """Give each of these clients its own broadcast; clients in `unknown` first forget their last messages."""
+        """Give each client its own broadcast; those in `unknown` first forget what they had, because the server did."""
         split = self._split_by_cohort(list(blobs))
         parts = [
             ({index: blobs[index] for index in own}, [index for index in own if index in unknown]) for own in split

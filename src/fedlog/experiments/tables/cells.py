@@ -93,7 +93,7 @@ class Experiment:
 
     @property
     def short_title(self) -> str:
-        """The title without the table or figure of the paper that it begins with."""
+        """The title without the reference to the paper that it may begin with, such as `Table 1, `."""
         return PLACE_IN_PAPER.sub("", self.title)
 
     @property

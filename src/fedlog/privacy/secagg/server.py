@@ -128,7 +128,9 @@ def unmask_sum(state: ServerRound) -> SecureSumResult:
     """Unmask the sum over the survivors with the shares of the last step; raise RoundFailedError if that fails."""
     terms = state.terms
     if state.step is not Step.UNMASK:
-        raise RoundFailedError(f"the sum is unmasked in the last step (unmask), found: step {state.step.name.lower()}")
+        raise RoundFailedError(
+            f"the sum can be unmasked only in the last step (unmask), found: step {state.step.name.lower()}"
+        )
     _require_enough_clients(len(state.unmasking), terms.threshold, "helped to unmask")
     secrets, left_out = _find_secrets(state)
     total = np.zeros(terms.coordinates, dtype=np.uint64)

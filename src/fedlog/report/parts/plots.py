@@ -99,8 +99,8 @@ class Plot:
 
 
 @dataclass(frozen=True)
-class PlacedSeries:
-    """One series in the coordinates of the SVG drawing."""
+class SeriesInDrawing:
+    """One series, scaled to the coordinates of the SVG drawing."""
 
     line: str  # an SVG path through all points; empty if they are not joined
     markers: list[tuple[float, float]]
@@ -110,7 +110,7 @@ class PlacedSeries:
     hover: str  # JSON: [x, y, text] of every point
 
 
-def place_series(plot: Plot, series: Series) -> PlacedSeries:
+def place_series(plot: Plot, series: Series) -> SeriesInDrawing:
     """Compute the line, markers, intervals and labels of a series, in the coordinates of the SVG drawing."""
     places = [(plot.find_position(point.x, point.y), point) for point in series.points]
     line = "M" + "L".join(f"{x:g} {y:g}" for (x, y), _ in places) if series.joined and len(places) > 1 else ""
@@ -127,7 +127,7 @@ def place_series(plot: Plot, series: Series) -> PlacedSeries:
     labels = [(x, y, point.label) for (x, y), point in named]
     hover = json.dumps([[x, y, point.text] for (x, y), point in places], separators=(",", ":"))
     arrows = [place for place, _ in places] if series.arrows else []
-    return PlacedSeries(line, [] if series.arrows else markers, intervals, labels, arrows, hover)
+    return SeriesInDrawing(line, [] if series.arrows else markers, intervals, labels, arrows, hover)
 
 
 def _place_arrow_label(plot: Plot, tip: tuple[float, float]) -> tuple[float, float]:

@@ -303,7 +303,7 @@ class SavedChainValues:
 
 @dataclass(frozen=True, eq=False)
 class ChainPasses:
-    """Forward and backward computation, without autograd, of a body that one compiled call (a chain) computes."""
+    """The forward and backward pass, without autograd, of a chain: a body whose layers run in one compiled call."""
 
     stage: ChainStage
 
@@ -436,7 +436,7 @@ class UnitSizes(ctypes.Structure):
 
 
 def add_sum_step(program: Program, one: Buffer | None, other: Buffer | None) -> Buffer | None:
-    """Add a step that sums two gradients of the same value, and return the sum; None stands for zero."""
+    """Add a step that sums two gradients with respect to one value; return the sum's buffer. None stands for zero."""
     if one is None or other is None:
         return one or other
     total = program.reserve_temporary(one.size)
