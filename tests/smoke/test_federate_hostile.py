@@ -88,7 +88,7 @@ def train(message, context):
         frame = DAMAGE[(int.from_bytes(question[14:18], "little") - 1) % len(DAMAGE)](frame)
     return Message(RecordDict({"fedlog": ConfigRecord({"frame": frame})}), reply_to=message)
 """
-EXPECTED = ["payload of", "payload of", "kind UPLOAD", "frame version 1", "frame of run", ""]
+EXPECTED = ["payload of", "payload of", "kind UPLOAD", "frame version 1", "with run tag", "magic number"]
 
 
 @pytest.fixture(scope="module")
