@@ -468,6 +468,26 @@ def test_flexible_architectures_on_cifar_100() -> None:
     )
 
 
+def test_the_luck_of_the_noise() -> None:
+    figure = "figure-privacy"
+    without = final(f"{figure}/clamp-no-noise")[0]
+    ends = {
+        level: [final(f"{figure}/clamp-noise-{level}{draw}")[0] for draw in ("", "-draw-1", "-draw-2", "-draw-3")]
+        for level in (16, 64)
+    }
+    lost = {level: [without - accuracy for accuracy in each] for level, each in ends.items()}
+    check(
+        discussion(figure),
+        [
+            f"within {max(ends[16]) - min(ends[16]):.1f} points of each other at 16 times a record's share (standard "
+            f"deviation {np.std(ends[16], ddof=1):.1f}) and within {max(ends[64]) - min(ends[64]):.1f} points at 64 "
+            f"times ({np.std(ends[64], ddof=1):.1f})",
+            f"they lose {min(lost[16]):.1f} to {max(lost[16]):.1f} points at 16 times and {min(lost[64]):.1f} to "
+            f"{max(lost[64]):.1f} at 64",
+        ],
+    )
+
+
 def test_what_is_said_about_cifar_10_without_figures() -> None:
     """If one of these fails after records were added, a sentence of the discussion is no longer so."""
     table = "table-cifar10"
