@@ -100,7 +100,7 @@ def test_a_new_key_keeps_the_record_and_the_limit_holds(
     assert main(["federate", "rekey", str(east.path)]) == 0
     said = capsys.readouterr()
     assert said.out.strip() not in ("", before)
-    assert "unchanged: the data, the body, the models, and the record" in said.err
+    assert "unchanged: the data, the body, the models, and the release log" in said.err
     conduct(post, server, replace(PRIVATE, name="run-3"))
     assert "the limit of this site on all its runs together" in refusals(server, "east", "run-3")[0]
 

@@ -136,21 +136,21 @@ def _add_site_commands(commands: Subparsers) -> None:
     parser = _add_federate_command(
         commands,
         "ledger",
-        "at a site: show the record of what has left the site in all runs, or restore the record",
+        "at a site: show its release log, which lists what has left it in all runs, or restore the log",
         "print_ledger",
         SITE,
     )
     change = parser.add_mutually_exclusive_group()
     change.add_argument(
-        "--restore", type=Path, metavar="FILE", help="restore the record from a backup or an earlier folder"
+        "--restore", type=Path, metavar="FILE", help="restore the log from a backup or an earlier folder"
     )
     change.add_argument(
-        "--lost", action="store_true", help="state that the record is lost: there is no guarantee from here on"
+        "--lost", action="store_true", help="state that the log is lost: there is no guarantee from here on"
     )
     change.add_argument(
         "--new-rows",
         action="store_true",
-        help="state that the data have no row that took part before: begin a new record",
+        help="state that the data have no row that took part before: begin a new log",
     )
     text = "for secure sums: print a site's entry for the list of all sites' keys, or write the list"
     parser = _add_federate_command(

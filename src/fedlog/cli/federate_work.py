@@ -188,7 +188,7 @@ def replace_keys(args: argparse.Namespace) -> None:
     say(f"the operator must now unregister {name} and register it again with this key")
     if had_sum_key:
         say(f"for secure sums, all sites write their lists anew with this entry: {format_roster_entry(folder)}")
-    say("unchanged: the data, the body, the models, and the record of what has left this site")
+    say("unchanged: the data, the body, the models, and the release log, which lists what has left this site")
 
 
 def print_ledger(args: argparse.Namespace) -> None:
